@@ -1,0 +1,142 @@
+"""Where this package's files are and what it was generated for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.spec import Spec
+
+
+class ProjectError(Exception):
+    """The package cannot be read; the message names the file and what to do."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """One kernel package.
+
+    Attributes:
+        root: Its folder.
+        name: Name of the package, of the kernel factory in ``kernel.py`` and of the host function.
+        scenario: Row of the scenario table.
+        operator: The starter it came from; empty for an adopted kernel.
+        dtype: Element type of the inputs.
+        platform: ``A2``, ``A3`` or ``A5``.
+        backend: The compiler target used on a device, ``ascendc`` or ``pto``.
+        compiler_era: Which version of the scenario table holds.
+        cv_exchange: How cube and vector cores exchange tiles: ``workspace``, ``onchip`` or empty.
+        shape: Default problem, in elements.
+        block: Tile sizes, in elements.
+    """
+
+    root: Path
+    name: str
+    scenario: str
+    operator: str
+    dtype: str
+    platform: str
+    backend: str
+    compiler_era: str
+    cv_exchange: str = ""
+    shape: Mapping[str, int] = field(default_factory=dict)
+    block: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def kernel(self) -> Path:
+        return self.root / "src" / self.name / "kernel.py"
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Compiler targets that exist for the platform."""
+        return ("pto",) if self.platform == "A5" else ("ascendc", "pto")
+
+    def package(self) -> ModuleType:
+        """Imports the kernel's package; neither tilelang nor torch is loaded by that.
+
+        Raises:
+            ProjectError: The import failed.
+        """
+        return self._import(self.name, self.root / "src")
+
+    def spec(self) -> Spec:
+        """Imports ``tests/spec.py`` and returns its ``SPEC``.
+
+        Raises:
+            ProjectError: The import failed or there is no ``SPEC``.
+        """
+        self.package()
+        module = self._import("spec", self.root / "tests")
+        spec = getattr(module, "SPEC", None)
+        # Class identity differs when the file was loaded by another harness copy: compare by name.
+        if type(spec).__name__ != Spec.__name__:
+            raise ProjectError(f"{module.__file__}: SPEC = Spec(…) is missing; see harness/spec.py")
+        return spec  # type: ignore[no-any-return]
+
+    def check_inputs(self) -> Callable[..., dict[str, Any]]:
+        """The package's ``check_inputs``: tensors to the kernel factory's keyword arguments."""
+        return self._function(self.package(), "check_inputs")
+
+    def reference(self) -> Callable[..., Any]:
+        """The package's golden reference."""
+        return self._function(self._import(f"{self.name}.reference", self.root / "src"), "reference")
+
+    @staticmethod
+    def _function(module: ModuleType, name: str) -> Callable[..., Any]:
+        function = getattr(module, name, None)
+        if not callable(function):
+            raise ProjectError(f"{module.__file__}: function {name} is missing")
+        return function  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _import(name: str, folder: Path) -> ModuleType:
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:
+            place = _place(error, folder)
+            raise ProjectError(f"{place}: {type(error).__name__}: {error}") from error
+        found = Path(module.__file__ or "")
+        if not found.is_relative_to(folder):
+            raise ProjectError(
+                f"{folder / name}: the name {name!r} is taken by {found}; rename the package or that file"
+            )
+        return module
+
+
+def _place(error: BaseException, folder: Path) -> str:
+    """The innermost place of an exception that lies in the package, as ``file:line``."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    place, trace = str(folder), error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename).is_relative_to(folder):
+            place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+def load(root: Path | None = None) -> Project:
+    """Reads ``harness/project.toml``.
+
+    Args:
+        root: The package's folder; the one that holds this harness by default.
+
+    Raises:
+        ProjectError: The file is missing or damaged.
+    """
+    root = root or Path(__file__).resolve().parent.parent
+    path = root / "harness" / "project.toml"
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return Project(root=root, **data["project"], shape=data.get("shape", {}), block=data.get("block", {}))
+    except (OSError, KeyError, TypeError, tomllib.TOMLDecodeError) as error:
+        raise ProjectError(f"{path}: {type(error).__name__}: {error}; `copier recopy` restores it") from error
