@@ -42,7 +42,8 @@ class Catalog:
 
     def operator(self, scenario: str, operator: str) -> Mapping[str, Any]:
         """The record of an operator; empty for a kernel that was adopted."""
-        return self.operators.get(scenario, {}).get(operator, {})
+        record: Mapping[str, Any] = self.operators.get(scenario, {}).get(operator, {})
+        return record
 
     @staticmethod
     def _row(table: Mapping[str, Any], what: str, name: str) -> Mapping[str, Any]:

@@ -154,9 +154,9 @@ def error_map(wrong: Array, tile: tuple[int, int] | None) -> list[str]:
     height, width = flat.shape
     if wrong.ndim > 2 and tile and wrong.shape[-2] % tile[0]:
         tile = None  # stacked matrices would put tile borders at the wrong rows
-    rows, columns = tile or (-(-height // MAP_ROWS), -(-width // MAP_COLUMNS))
-    rows *= -(-(-(-height // rows)) // MAP_ROWS)
-    columns *= -(-(-(-width // columns)) // MAP_COLUMNS)
+    rows, columns = tile or (1, 1)
+    rows *= _ceildiv(_ceildiv(height, rows), MAP_ROWS)
+    columns *= _ceildiv(_ceildiv(width, columns), MAP_COLUMNS)
     lines = [
         f"map, a character for {min(rows, height)} x {min(columns, width)} elements (# all wrong, + some, . none):"
     ]
@@ -167,3 +167,7 @@ def error_map(wrong: Array, tile: tuple[int, int] | None) -> list[str]:
             line += "#" if part.all() else "+" if part.any() else "."
         lines.append("  " + line)
     return lines
+
+
+def _ceildiv(a: int, b: int) -> int:
+    return -(-a // b)

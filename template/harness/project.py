@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from harness.spec import Spec
 
@@ -78,7 +78,7 @@ class Project:
         # Class identity differs when the file was loaded by another harness copy: compare by name.
         if type(spec).__name__ != Spec.__name__:
             raise ProjectError(f"{module.__file__}: SPEC = Spec(…) is missing; see harness/spec.py")
-        return spec  # type: ignore[no-any-return]
+        return cast(Spec, spec)
 
     def check_inputs(self) -> Callable[..., dict[str, Any]]:
         """The package's ``check_inputs``: tensors to the kernel factory's keyword arguments."""
