@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ def missing_npu() -> str | None:
         import torch_npu  # noqa: F401  (registers torch.npu)
     except ImportError:
         return "torch_npu is not installed"
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  (a broken driver raises anything)
         return f"torch_npu does not load: {error}"
     return None if torch.npu.is_available() else "torch_npu finds no NPU (is the driver loaded? see npu-smi info)"
 
@@ -107,7 +106,9 @@ def compile_device_binary(project: Project, arguments: Mapping[str, Any], *, tim
     )
     command = [sys.executable, "-c", program, str(project.kernel), project.name, json.dumps(dict(arguments))]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=time_limit, cwd=Path(project.root))
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=time_limit, cwd=project.root
+        )
     except subprocess.TimeoutExpired:
         raise DeviceError(f"bisheng has not finished after {time_limit:.0f} s") from None
     if done.returncode:

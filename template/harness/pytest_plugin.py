@@ -103,9 +103,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     # After pytest's own summary, so that it is the last line: upstream's scripts look for it there.
-    if not hasattr(config, "workerinput") and _config is config and passed(config.stash[_verdicts]):
-        if getattr(config, "_kernel_exit", 1) == 0:
-            print("Test Passed!")
+    controller = _config is config and not hasattr(config, "workerinput")
+    if controller and passed(config.stash[_verdicts]) and getattr(config, "_kernel_exit", 1) == 0:
+        print("Test Passed!")
 
 
 @pytest.hookimpl(trylast=True)
