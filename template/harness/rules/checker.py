@@ -1,0 +1,131 @@
+"""Runs the rules: over one file, a lowered kernel, or a whole package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.rules import configuration, memory, sync  # noqa: F401  # importing them registers their rules
+from harness.rules.model import Module
+from harness.rules.registry import RULES, Context, Finding, Hit, declare, finding
+
+if TYPE_CHECKING:
+    from harness.compiler.client import Lowered
+
+declare("TLA001", "not-python", "A file that cannot be parsed cannot be judged.")
+declare("TLA002", "cannot-tell", "What is decided at run time cannot be read from the text.", severity="warning")
+declare("TLA003", "unexplained-ignore", "Whoever reads a silenced rule later needs to know why.")
+declare(
+    "TLA004", "unused-ignore", "A silencing comment that silences nothing hides the next mistake.", severity="warning"
+)
+
+_IGNORE = re.compile(r"#\s*tla:\s*ignore(?:\[([^\]]*)\])?[ \t:-]*(.*)$")
+
+
+def check_source(path: Path, context: Context, text: str | None = None) -> list[Finding]:
+    """Findings of the source rules in one file, by position.
+
+    Args:
+        path: The file, read when ``text`` is None.
+        context: Scenario, era, platform and catalog.
+        text: Its contents, when they are not (yet) on disk.
+    """
+    try:
+        module = Module(path, text)
+    except UnicodeDecodeError as error:
+        return [
+            finding(
+                "TLA001",
+                path,
+                Hit(1, f"not UTF-8: byte {error.start} is {error.object[error.start]:#04x}", "save the file as UTF-8"),
+            )
+        ]
+    except SyntaxError as error:
+        hit = Hit(error.lineno or 1, f"not valid Python: {error.msg}", "correct the syntax")
+        return [finding("TLA001", path, hit)]
+    except OSError as error:
+        return [finding("TLA001", path, Hit(1, f"cannot be read: {error.strerror or error}"))]
+    findings = [finding("TLA002", path, hit) for hit in _cannot_tell(module, context)]
+    for rule in RULES.values():
+        if rule.check is not None and (context.scenario is not None or not rule.package):
+            findings += [finding(rule.id, path, hit) for hit in rule.check(module, context)]
+    return _suppress(module, sorted(set(findings), key=lambda f: (f.line, f.column, f.rule)))
+
+
+def _cannot_tell(module: Module, context: Context) -> Iterable[Hit]:
+    """What the rules could not see, said once."""
+    for factory in module.factories:
+        if factory.config.switches is None and (factory.decorator is not None or context.scenario is not None):
+            yield Hit(
+                factory.config.node or factory.node,
+                f"can't tell which switches {factory.name} uses, because {factory.config.reason}",
+                "write pass_configs as a literal dictionary",
+            )
+        if factory.decorator is not None and not factory.kernels:
+            yield Hit(
+                factory.node,
+                f"can't tell what {factory.name} computes, because its @T.prim_func is not inside it",
+                "define the prim_func inside the factory",
+            )
+    if not module.factories and context.scenario is not None:
+        yield Hit(
+            1,
+            "can't tell anything about the kernel, because the file has no @T.prim_func",
+            "define the kernel in this file",
+        )
+
+
+def _suppress(module: Module, findings: list[Finding]) -> list[Finding]:
+    """Drop findings whose line carries ``# tla: ignore[ID] reason``; judge the comments themselves."""
+    if "tla:" not in module.text:
+        return findings
+    kept = list(findings)
+    for number, line in enumerate(module.lines, 1):
+        match = _IGNORE.search(line)
+        if match is None:
+            continue
+        ids = [part.strip() for part in (match[1] or "").split(",") if part.strip()]
+        silenced = [f for f in kept if f.line == number and f.rule in ids]
+        column = match.start() + 1
+        if not match[2].strip() or not ids:
+            lacks = "the rule's id" if not ids else "a reason"
+            kept.append(
+                Finding(
+                    "TLA003",
+                    f"the comment lacks {lacks}: it silences nothing",
+                    module.path,
+                    number,
+                    column,
+                    "write # tla: ignore[TLA203] because …",
+                )
+            )
+        elif not silenced:
+            kept.append(
+                Finding(
+                    "TLA004",
+                    f"{', '.join(ids)} does not occur on this line",
+                    module.path,
+                    number,
+                    column,
+                    "remove the comment",
+                    "warning",
+                )
+            )
+        else:
+            kept = [f for f in kept if f not in silenced]
+    return sorted(kept, key=lambda f: (f.line, f.column, f.rule))
+
+
+def check_lowered(lowered: Lowered, path: Path, context: Context) -> list[Finding]:
+    """Findings of the rules that look at generated code."""
+    return []
+
+
+def check_project(root: Path, context: Context) -> list[Finding]:
+    """Findings in a whole package: its kernel files and its folder."""
+    findings: list[Finding] = []
+    for path in sorted((root / "src").rglob("kernel*.py")):
+        findings += check_source(path, context)
+    return findings

@@ -1,0 +1,67 @@
+"""``check --fix`` and ``check --format``: the rules alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness import catalog
+from harness.project import Project
+from harness.rules import Context, check_project
+from harness.rules.formats import render
+from harness.rules.registry import Finding
+
+
+def context_of(project: Project) -> Context:
+    """What the rules need to know about a package."""
+    return Context(
+        scenario=project.scenario,
+        operator=project.operator,
+        era=project.compiler_era,
+        platform=project.platform,
+        backend=project.backend,
+        dtype=project.dtype,
+        catalog=catalog.load(),
+    )
+
+
+def run(project: Project, *, fix: bool = False, form: str | None = None) -> int:
+    """Check the package's rules, mend what is safe to mend, print.
+
+    Returns:
+        1 when an error is left, else 0.
+    """
+    context = context_of(project)
+    findings = check_project(project.root, context)
+    if fix:
+        mended = sum(apply(path, findings) for path in {f.path for f in findings if f.edits})
+        if form is None:
+            print(f"{mended} finding{'s' * (mended != 1)} mended")
+        findings = check_project(project.root, context)
+    if form is not None:
+        print(render(findings, form, project.root))
+    return int(any(finding.severity == "error" for finding in findings))
+
+
+def apply(path: Path, findings: list[Finding]) -> int:
+    """Write the automatic fixes of one file; overlapping ones wait for the next run.
+
+    Returns:
+        How many findings were mended.
+    """
+    data = path.read_bytes()
+    bom = data.startswith(b"\xef\xbb\xbf")
+    lines = [line.encode() for line in data.decode("utf-8-sig").splitlines(keepends=True)]
+    touched: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    edits, count = [], 0
+    for finding in findings:
+        spans = [((e.line, e.column), (e.end_line, e.end_column)) for e in finding.edits]
+        clash = any(a < d and c < b or a == c for a, b in spans for c, d in touched)
+        if finding.path == path and spans and not clash:
+            touched += spans
+            edits += finding.edits
+            count += 1
+    for edit in sorted(edits, key=lambda e: (e.line, e.column), reverse=True):
+        head, tail = lines[edit.line - 1][: edit.column], lines[edit.end_line - 1][edit.end_column :]
+        lines[edit.line - 1 : edit.end_line] = [head + edit.text.encode() + tail]
+    path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + b"".join(lines))
+    return count
