@@ -7,6 +7,7 @@ compiles and runs a kernel on a device.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -77,6 +78,14 @@ def locate() -> Path:
     if not keys.is_file() or ASCEND_KEY not in keys.read_text(encoding="utf-8"):
         raise NotAscend(f"{package} is not TileLang-Ascend: its PassConfigKey has no Ascend keys")
     return package
+
+
+def version(package: Path) -> str:
+    """The version that the package states, without the commit of whatever repository the process was started in."""
+    for folder in (package.parent, package):
+        with contextlib.suppress(OSError):
+            return (folder / "VERSION").read_text(encoding="utf-8").strip()
+    return "unknown"
 
 
 def prepare(torch: types.ModuleType | None) -> None:

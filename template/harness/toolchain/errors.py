@@ -1,0 +1,16 @@
+"""What can go wrong with the managed toolchain."""
+
+from __future__ import annotations
+
+
+class ToolchainError(Exception):
+    """The toolchain cannot be installed or removed; nothing is left half done.
+
+    Attributes:
+        message: What failed, with the value and the limit.
+        fix: What to do.
+    """
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message + (f"\n{fix}" if fix else ""))
+        self.message, self.fix = message, fix
