@@ -109,7 +109,7 @@ def load(path: str, source: str) -> types.ModuleType:
     module.__file__ = path
     sys.modules[module.__name__] = module
     sys.argv = [path]
-    exec(compile(source, path, "exec"), vars(module))
+    exec(compile(source, path, "exec", dont_inherit=True), vars(module))
     return module
 
 
