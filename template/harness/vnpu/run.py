@@ -1,0 +1,370 @@
+"""Runs a built kernel on the virtual NPU, in a process of its own.
+
+Tensors are shared with that process through a file in memory, not copied through pipes. Outputs and workspaces start
+as NaN (integers: a pattern), so that what the kernel forgot to write or read too early shows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from harness.spec import Array
+from harness.vnpu.build import BuildError, Built
+
+PAGE = 4096
+UNWRITTEN = 0xFFAD  # NaN as fp16 and bf16, twice as fp32; differs from the poison of on-chip memory
+ON_CHIP = 0xFFE5  # as in instructions.hpp
+# Bytes of UB, L1, L0A, L0B, L0C, bias table and fixpipe buffer (hardware sizes; the compiler's planner keeps 256 bytes of
+# A2's and A3's UB free for itself).
+MEMORY = {
+    "A2": (192 << 10, 512 << 10, 64 << 10, 64 << 10, 128 << 10, 1 << 10, 2 << 10),
+    "A5": (248 << 10, 512 << 10, 64 << 10, 64 << 10, 256 << 10, 4 << 10, 4 << 10),
+}
+MEMORY["A3"] = MEMORY["A2"]
+
+
+class RunError(Exception):
+    """A run that did not give numbers; the message is the report.
+
+    Attributes:
+        line: Line of the generated source that it points at, from 1; 0 where there is none.
+    """
+
+    def __init__(self, report: str, line: int = 0) -> None:
+        super().__init__(report)
+        self.line = line
+
+
+class Deadlock(RunError):
+    """All cores that are left wait for signals that nobody sends."""
+
+
+class TimeLimit(RunError):
+    """The run took too long."""
+
+
+class OutOfRange(RunError):
+    """Memory was touched outside of a tensor or of an on-chip memory."""
+
+
+class Unwritten(RunError):
+    """Elements of an output were never written, or hold memory that was never written."""
+
+
+class Crash(RunError):
+    """The run was ended by a signal or a failed check of the device headers."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run gave.
+
+    Attributes:
+        outputs: Arrays in the order of ``out_idx``.
+        seconds: Time of the run itself.
+        blocks: Blocks that ran.
+        notes: What was right here but risky or undefined on a device.
+        printed: Output of the kernel's own print statements.
+    """
+
+    outputs: tuple[Array, ...]
+    seconds: float
+    blocks: int
+    notes: tuple[str, ...] = ()
+    printed: str = ""
+
+
+@dataclass
+class Tensor:
+    """A tensor parameter and its place in the shared file: it ends on the end of a page."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int = 0
+    view: Array = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def pages(self) -> int:
+        return -(-self.bytes // PAGE) * PAGE
+
+    def index(self, byte: int) -> str:
+        """The element at a byte offset, as ``[3, 17]``; outside of the tensor, as an offset from its end or start."""
+        element = byte // self.dtype.itemsize
+        if byte < 0:
+            return f"{-element} elements before the first"
+        if byte >= self.bytes:
+            return f"{element - math.prod(self.shape)} elements past the last"
+        return str([int(i) for i in np.unravel_index(element, self.shape)])
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.dtype.name} {list(self.shape)})"
+
+
+def run(built: Built, inputs: Sequence[Array], *, time_limit: float = 60.0, threads: int = 0) -> RunResult:
+    """Runs a kernel once.
+
+    Args:
+        inputs: Arrays for the parameters that are neither output nor workspace, in their order.
+        time_limit: Seconds until the run is given up.
+        threads: Blocks that run side by side; 0: one per processor, or one under pytest-xdist.
+
+    Raises:
+        ValueError: An input does not fit its parameter.
+        RunError: The run failed; see its subclasses.
+    """
+    tensors, scalars, positions = _arguments(built, inputs)
+    with _scratch(sum(tensor.pages for tensor in tensors)) as folder:
+        _fill(folder / "tensors", tensors, {positions[i]: array for i, array in _pairs(built, inputs)})
+        plan = [
+            f"threads {threads or _threads()}",
+            f"limit {time_limit}",
+            f"a5 {int(built.platform == 'A5')}",
+            "memory " + " ".join(map(str, MEMORY[built.platform])),
+            *(f"{kind} {path}" for kind, path in built.libraries.items()),
+            f"tensors {folder / 'tensors'}",
+            f"report {folder / 'report'}",
+        ]
+        rest = iter(tensors)
+        for scalar in scalars:
+            tensor = next(rest) if scalar is None else None
+            plan.append(f"tensor {tensor.offset} {tensor.bytes}" if tensor else f"scalar {scalar}")
+        (folder / "plan").write_text("\n".join(plan) + "\n")
+        with (folder / "printed").open("wb") as printed:
+            try:
+                process = subprocess.run(
+                    [built.driver, folder / "plan"],
+                    stdout=printed,
+                    stderr=subprocess.STDOUT,
+                    timeout=time_limit + 10,
+                    check=False,
+                )
+                status = process.returncode
+            except subprocess.TimeoutExpired:
+                raise TimeLimit(f"the simulator did not answer within {time_limit + 10:g} s") from None
+        with (folder / "printed").open("rb") as printed:
+            text = printed.read(1 << 16).decode(errors="replace")
+        events = _events(folder / "report")
+        notes = _judge(built, tensors, events, status, text)
+        outputs = [tensors[positions[i]] for i in built.lowered.out_idx]
+        for number, tensor in enumerate(outputs):
+            _check_written(number, tensor)
+        done = events[-1]
+        arrays = tuple(np.array(tensor.view) for tensor in outputs)
+        return RunResult(arrays, done["seconds"], done["blocks"], notes, text)
+
+
+def _threads() -> int:
+    return 1 if os.environ.get("PYTEST_XDIST_WORKER") else len(os.sched_getaffinity(0))
+
+
+def _pairs(built: Built, inputs: Sequence[Array]) -> Iterator[tuple[int, Array]]:
+    """Positions of the input parameters with their arrays."""
+    lowered = built.lowered
+    own = {*lowered.out_idx, *lowered.workspace_idx, *lowered.auto_workspaces}
+    wanted = [i for i in range(len(lowered.parameters)) if i not in own]
+    if len(wanted) != len(inputs):
+        names = ", ".join(_name(built, i) for i in wanted)
+        raise ValueError(f"the kernel has {len(wanted)} inputs ({names}), got {len(inputs)} arrays")
+    return zip(wanted, inputs, strict=True)
+
+
+def _name(built: Built, position: int) -> str:
+    return re.sub(r"_handle(_raw)?$", "", built.kernel.parameters[position][1])
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+
+
+def _arguments(built: Built, inputs: Sequence[Array]) -> tuple[list[Tensor], list[int | None], dict[int, int]]:
+    """Tensors; the value of each C parameter (None: the next tensor); index of each parameter's tensor.
+
+    Sizes that are known only at run time are taken from the inputs.
+    """
+    given = dict(_pairs(built, inputs))
+    sizes: dict[str, int] = {}
+    for position, array in given.items():
+        for text, size in zip(built.lowered.parameters[position].symbolic, np.shape(array), strict=False):
+            if text.isidentifier():
+                sizes[text] = size
+    tensors: list[Tensor] = []
+    scalars: list[int | None] = []
+    positions: dict[int, int] = {}
+    position = 0
+    for kind, name in built.kernel.parameters:
+        if "*" in kind:
+            parameter = built.lowered.parameters[position]
+            symbolic = parameter.symbolic or tuple(map(str, parameter.shape))
+            shape = tuple(_size(text, sizes) for text in symbolic)
+            tensor = Tensor(_name(built, len(scalars)), _dtype(parameter.dtype), shape)
+            if position in given:
+                _check_input(tensor, given[position])
+            positions[position] = len(tensors)
+            tensors.append(tensor)
+            scalars.append(None)
+            position += 1
+        else:
+            scalars.append(sizes.get(name, 0))  # a run-time size, or the address of the flag memory: unused here
+    return tensors, scalars, positions
+
+
+def _size(text: str, sizes: Mapping[str, int]) -> int:
+    """Evaluates a dimension such as ``M``, ``(N // 2)`` or ``128``."""
+    if not re.fullmatch(r"[\w\s+*/()%-]*", text):
+        raise BuildError(f"dimension {text!r} is not an expression of sizes")
+    return int(eval(text, {"__builtins__": {}}, dict(sizes)))
+
+
+def _check_input(tensor: Tensor, array: Array) -> None:
+    if array.shape != tensor.shape or array.dtype != tensor.dtype:
+        raise ValueError(f"input {tensor} was given {array.dtype.name} {list(array.shape)}")
+
+
+@contextmanager
+def _scratch(size: int) -> Iterator[Path]:
+    """A folder for a run, in memory where there is room."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > size + (64 << 20)
+    with tempfile.TemporaryDirectory(prefix="vnpu-", dir=memory if roomy else None) as folder:
+        yield Path(folder)
+
+
+def _fill(path: Path, tensors: Sequence[Tensor], given: Mapping[int, Array]) -> None:
+    """Lays out the file: inputs as given, everything else poisoned."""
+    offset = 0
+    for tensor in tensors:
+        tensor.offset = offset
+        offset += tensor.pages
+    with path.open("wb") as file:
+        file.truncate(max(offset, PAGE))
+    for number, tensor in enumerate(tensors):
+        start = tensor.offset + tensor.pages - tensor.bytes
+        if tensor.bytes == 0:
+            tensor.view = np.empty(tensor.shape, tensor.dtype)
+            continue
+        raw = np.memmap(path, np.uint8, "r+", start, (tensor.bytes,))
+        tensor.view = raw.view(tensor.dtype).reshape(tensor.shape)
+        if number in given:
+            tensor.view[...] = given[number]
+        else:
+            raw[:] = _blank(tensor)
+
+
+def _blank(tensor: Tensor) -> Array:
+    """Bytes that nobody would write: NaN for floats; a fixed random pattern for small integers, which have no such value."""
+    if _small_integer(tensor.dtype):
+        return np.random.default_rng(UNWRITTEN).integers(0, 256, tensor.bytes, np.uint8)
+    return np.full(tensor.bytes // 2, UNWRITTEN, "<u2").view(np.uint8)
+
+
+def _small_integer(dtype: np.dtype[Any]) -> bool:
+    return dtype.itemsize == 1 or (dtype.itemsize == 2 and dtype.kind in "iu")
+
+
+def _check_written(number: int, tensor: Tensor) -> None:
+    """Raises Unwritten where an output holds what it was filled with, or poison of on-chip memory."""
+    if not tensor.bytes:
+        return
+    raw = np.ascontiguousarray(tensor.view).reshape(-1).view(np.uint8)
+    if _small_integer(tensor.dtype):
+        same = (raw == _blank(tensor)).reshape(-1, tensor.dtype.itemsize).all(axis=1)
+        blank = _runs(same, 8 // tensor.dtype.itemsize)
+        chip = np.zeros_like(blank)
+    else:
+        words = raw.view("<u2").reshape(-1, tensor.dtype.itemsize // 2)
+        blank, chip = (words == UNWRITTEN).all(axis=1), (words == ON_CHIP).all(axis=1)
+    for found, what in ((blank, "were never written"), (chip, "hold on-chip memory that was never written")):
+        if count := int(found.sum()):
+            where = np.argwhere(found.reshape(tensor.shape))
+            low, high = where.min(axis=0), where.max(axis=0)
+            box = ", ".join(f"{a}" if a == b else f"{a}..{b}" for a, b in zip(low, high, strict=True))
+            raise Unwritten(
+                f"output {number}, {tensor}: {count} of {found.size} elements ({100 * count / found.size:.3g} %) {what}; "
+                f"the first is {[int(i) for i in where[0]]}, all lie within [{box}]"
+            )
+
+
+def _runs(same: Array, length: int) -> Array:
+    """Keeps only runs of at least ``length`` true elements: single ones may be equal by chance."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], same.astype(np.int8), [0]))))
+    kept = np.zeros_like(same)
+    for start, end in edges.reshape(-1, 2):
+        if end - start >= min(length, same.size):
+            kept[start:end] = True
+    return kept
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    events = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        try:
+            events.append(json.loads(line))
+        except ValueError:  # cut off by a crash
+            break
+    return events
+
+
+def _judge(
+    built: Built, tensors: Sequence[Tensor], events: Sequence[Mapping[str, Any]], status: int, printed: str
+) -> tuple[str, ...]:
+    """Raises what the driver reported; returns notes."""
+
+    def at(line: int) -> str:
+        return f"generated line {line}: {built.kernel.statement(line)}" if line else "before the first statement"
+
+    def named(text: str) -> str:
+        return re.sub(r"parameter (\d+)", lambda match: str(tensors[int(match[1])]), text)
+
+    notes = [f"{event['text']} ({event['core']}, {at(event['line'])})" for event in events if event["event"] == "note"]
+    strays = [event for event in events if event["event"] == "stray-read"]
+    fault = next((event for event in events if event["event"] == "fault"), None)
+    if fault:
+        kind, line = fault["kind"], fault["line"]
+        if kind in ("deadlock", "time"):
+            waits = "\n".join(_core_line(core, at) for core in fault["cores"])
+            error = Deadlock if kind == "deadlock" else TimeLimit
+            first = fault["cores"][0]["line"] if fault["cores"] else 0
+            raise error(f"{'deadlock' if kind == 'deadlock' else 'time limit'}: {fault['text']}\n{waits}", first)
+        where = f"\n  {fault['core']}, {at(line)}" if fault["core"] else ""
+        if kind == "stray-write":
+            offset = re.search(r"at byte (-?\d+) of parameter (\d+)", fault["text"])
+            element = f" ({tensors[int(offset[2])].index(int(offset[1]))})" if offset else ""
+            raise OutOfRange(f"outside of a tensor: {named(fault['text'])}{element}{where}", line)
+        if kind == "on-chip":
+            raise OutOfRange(f"outside of on-chip memory: {fault['text']}{where}", line)
+        said = f"\n  {printed.strip()[-1000:]}" if printed.strip() else ""
+        raise Crash(f"the run crashed: {fault['text']}{where}{said}", line)
+    if status or not events or events[-1]["event"] != "done":
+        raise Crash(f"the simulator ended with status {status} and no report\n  {printed.strip()[-1000:]}")
+    if strays:
+        lines = []
+        for event in strays[:8]:
+            tensor = tensors[event["parameter"]]
+            last = tensor.index(event["offset"] + event["bytes"] - 1)
+            lines.append(f"  {tensor}: {event['bytes']} bytes up to {last} ({event['core']}, {at(event['line'])})")
+        raise OutOfRange("read outside of a tensor:\n" + "\n".join(lines), strays[0]["line"])
+    return tuple(notes)
+
+
+def _core_line(core: Mapping[str, Any], at: Any) -> str:
+    wait = f"waits for flag {core['flag']}" if core["flag"] >= 0 else "runs"
+    return f"  {core['core']} {wait}, {at(core['line'])}"
