@@ -2,7 +2,7 @@
 
 Standard library only. Used by the hooks, which run in Copier's own interpreter, and by this repository's Makefile:
 
-    python3 hooks/environment.py PROJECT [--venv FOLDER] [--extra NAME]...
+    python3 hooks/environment.py PROJECT [--venv FOLDER] [--extra NAME]... [--cxx FOLDER]
 
 Tools, the first that is there: uv; venv with pip; venv without pip, driven by another interpreter's pip; and where
 Debian and Ubuntu have split these off, the packages that hold them, from the machine's own package sources.
@@ -74,6 +74,23 @@ def make_environment(project: Path, venv: Path, extras: Sequence[str]) -> Path:
     with step(f"installing {len(wanted)} packages and what they need"):
         _install(python, wanted, uv)
     return python
+
+
+def add_cxx(project: Path, python: Path, harness: Path) -> None:
+    """Adds a C++ compiler (the extra ``cxx``) where the harness finds none for the virtual NPU.
+
+    Args:
+        project: Folder with the ``pyproject.toml``.
+        python: The environment's interpreter.
+        harness: Folder that holds the package ``harness``.
+
+    Raises:
+        EnvironmentProblem: There is none, and it could not be installed.
+    """
+    found = _run([str(python), "-c", "from harness.vnpu.build import find_cxx; find_cxx()"], cwd=harness)
+    if found.returncode:
+        with step("installing a C++ compiler for the virtual NPU (no clang++ here)"):
+            _install(python, dependencies(project, python, ["cxx"]), shutil.which("uv"))
 
 
 def dependencies(project: Path, python: Path, extras: Sequence[str]) -> list[str]:
@@ -242,9 +259,12 @@ def main() -> int:
     parser.add_argument("project", type=Path)
     parser.add_argument("--venv", type=Path, help="default: PROJECT/.venv")
     parser.add_argument("--extra", action="append", default=[], help="optional dependencies to add")
+    parser.add_argument("--cxx", type=Path, metavar="FOLDER", help="see to a C++ compiler for the harness in FOLDER")
     arguments = parser.parse_args()
     try:
-        make_environment(arguments.project, arguments.venv or arguments.project / ".venv", arguments.extra)
+        python = make_environment(arguments.project, arguments.venv or arguments.project / ".venv", arguments.extra)
+        if arguments.cxx:
+            add_cxx(arguments.project, python, arguments.cxx)
     except EnvironmentProblem as problem:
         print(f"No environment: {problem}", file=sys.stderr)
         return 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from environment import EnvironmentProblem, has_modules, make_environment, python_of, say, step
+from environment import EnvironmentProblem, add_cxx, has_modules, make_environment, python_of, say, step
 
 FAILED, IMPOSSIBLE, INTERRUPTED = 1, 2, 130
 NEEDED = ("numpy", "ml_dtypes", "rich")
@@ -69,10 +69,7 @@ def _environment(package: Path, arguments: argparse.Namespace) -> Path:
         return _active_python(arguments)
     venv = package / ".venv"
     try:
-        python = make_environment(package, venv, ["dev"])
-        if not _has_cxx(python):
-            say("    no clang++ on this machine: the virtual NPU gets a C++ compiler of its own")
-            make_environment(package, venv, ["dev", "cxx"])
+        add_cxx(package, make_environment(package, venv, ["dev"]), package)
     except EnvironmentProblem as problem:
         raise _not_checked(arguments, f"No .venv was made: {problem}") from problem
     return python_of(venv)
@@ -95,12 +92,6 @@ def _not_checked(arguments: argparse.Namespace, why: str) -> Outcome:
     )
 
 
-def _has_cxx(python: Path) -> bool:
-    """Whether the harness finds a C++ compiler for the virtual NPU."""
-    code = "from harness.vnpu.build import find_cxx; find_cxx()"
-    return subprocess.run([str(python), "-c", code], check=False, capture_output=True).returncode == 0
-
-
 def _check(python: Path, arguments: argparse.Namespace) -> None:
     harness = [str(python), "-m", "harness"]
     required: list[str] = []
@@ -120,7 +111,7 @@ def _check(python: Path, arguments: argparse.Namespace) -> None:
     if status in (INTERRUPTED, -2):
         raise KeyboardInterrupt
     if status == FAILED:
-        raise Outcome(FAILED, "The check FAILED (see the table above).")
+        raise Outcome(FAILED, "The check FAILED (see above).")
     if status:
         raise Outcome(IMPOSSIBLE, f"The check could not be carried out (exit status {status}; see above).")
 

@@ -1,0 +1,113 @@
+"""Fixtures: the template as a committed, tagged clone; a home of its own for every run; the compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import template
+
+_scratch = tempfile.TemporaryDirectory(prefix="template-tests-")
+
+
+def pytest_configure() -> None:
+    """Points the harness under test to the whole catalog before any test module imports it."""
+    import harness.catalog
+
+    harness.catalog.PATH = template.write_catalog(Path(_scratch.name) / "catalog.json")
+
+
+def pytest_unconfigure() -> None:
+    _scratch.cleanup()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """No git, Copier or pip settings of the machine's user reach the tests; caches, which hold no settings, do."""
+    home = tmp_path_factory.mktemp("home")
+    real_home = Path.home()
+    cache = os.environ.get("XDG_CACHE_HOME") or str(real_home / ".cache")
+    config = home / ".gitconfig"
+    config.write_text("[user]\nname = Tester\nemail = tester@example.invalid\n[init]\ndefaultBranch = main\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        patch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+        patch.setenv("XDG_CACHE_HOME", cache)
+        patch.setenv("GIT_CONFIG_GLOBAL", str(config))
+        patch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+        patch.setenv("COPIER_SETTINGS_PATH", str(home / "copier-settings.yml"))
+        for name in [name for name in os.environ if name.startswith("GIT_") and name[4:10] != "CONFIG"]:
+            patch.delenv(name)
+        # Where packages come from is the machine's business, not a setting under test.
+        for settings in (real_home / ".config/pip/pip.conf", real_home / ".pip/pip.conf"):
+            if settings.exists() and "PIP_CONFIG_FILE" not in os.environ:
+                patch.setenv("PIP_CONFIG_FILE", str(settings))
+        yield home
+
+
+@pytest.fixture(scope="session")
+def plain_template(tmp_path_factory: pytest.TempPathFactory, isolated_home: Path) -> Path:
+    """The working tree as a plain folder: Copier renders it in place, without a clone."""
+    return template.copy_working_tree(tmp_path_factory.mktemp("plain") / "template")
+
+
+@pytest.fixture(scope="session")
+def git_template(tmp_path_factory: pytest.TempPathFactory, isolated_home: Path) -> Path:
+    """The working tree as a repository with one commit and one tag, the newest version there is."""
+    repository = template.copy_working_tree(tmp_path_factory.mktemp("repository") / "template")
+    template.commit_all(repository, "Working tree", template.VERSION)
+    return repository
+
+
+Render = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory, plain_template: Path) -> Render:
+    """Renders a package with the given answers, once per session for the same answers: do not change it."""
+    rendered: dict[str, Path] = {}
+
+    def make(**answers: Any) -> Path:
+        key = repr(sorted(answers.items()))
+        if key not in rendered:
+            destination = tmp_path_factory.mktemp("package") / str(answers.get("kernel_name", "softmax"))
+            rendered[key] = template.render(plain_template, destination, answers)
+        return rendered[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def compiler(package: Render) -> None:
+    """The TileLang-Ascend compiler, installed for this user where the machine has none.
+
+    Without a compiler the suite proves little, so its absence is a failure, not a skip.
+    """
+    root = package()
+    done = run_harness(root, "doctor", "--require", "compiler")
+    if done.returncode:
+        done = run_harness(root, "toolchain", "install", timeout=1200)
+    if done.returncode:
+        pytest.fail(f"no TileLang-Ascend compiler could be reached or installed:\n{done.stdout}{done.stderr}", False)
+
+
+def run_harness(
+    root: Path, *arguments: str, timeout: float = 600, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs ``python -m harness`` of a package with this interpreter."""
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *arguments],
+        cwd=root,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
