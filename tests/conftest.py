@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import template
+import repository
 
 _scratch = tempfile.TemporaryDirectory(prefix="template-tests-")
 
@@ -21,7 +21,7 @@ def pytest_configure() -> None:
     """Points the harness under test to the whole catalog before any test module imports it."""
     import harness.catalog
 
-    harness.catalog.PATH = template.write_catalog(Path(_scratch.name) / "catalog.json")
+    harness.catalog.PATH = repository.write_catalog(Path(_scratch.name) / "catalog.json")
 
 
 def pytest_unconfigure() -> None:
@@ -55,15 +55,15 @@ def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def plain_template(tmp_path_factory: pytest.TempPathFactory, isolated_home: Path) -> Path:
     """The working tree as a plain folder: Copier renders it in place, without a clone."""
-    return template.copy_working_tree(tmp_path_factory.mktemp("plain") / "template")
+    return repository.copy_working_tree(tmp_path_factory.mktemp("plain") / "template")
 
 
 @pytest.fixture(scope="session")
 def git_template(tmp_path_factory: pytest.TempPathFactory, isolated_home: Path) -> Path:
     """The working tree as a repository with one commit and one tag, the newest version there is."""
-    repository = template.copy_working_tree(tmp_path_factory.mktemp("repository") / "template")
-    template.commit_all(repository, "Working tree", template.VERSION)
-    return repository
+    folder = repository.copy_working_tree(tmp_path_factory.mktemp("repository") / "template")
+    repository.commit_all(folder, "Working tree", repository.VERSION)
+    return folder
 
 
 Render = Callable[..., Path]
@@ -78,7 +78,7 @@ def package(tmp_path_factory: pytest.TempPathFactory, plain_template: Path) -> R
         key = repr(sorted(answers.items()))
         if key not in rendered:
             destination = tmp_path_factory.mktemp("package") / str(answers.get("kernel_name", "softmax"))
-            rendered[key] = template.render(plain_template, destination, answers)
+            rendered[key] = repository.render(plain_template, destination, answers)
         return rendered[key]
 
     return make
