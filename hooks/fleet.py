@@ -75,9 +75,7 @@ class Package:
         }
 
 
-def run(
-    command: Sequence[str], cwd: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str], cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a program without a terminal, so that it can never stop to ask."""
     return subprocess.run(
         command,
@@ -92,11 +90,7 @@ def run(
 
 
 def last_line(process: subprocess.CompletedProcess[str]) -> str:
-    lines = [
-        line
-        for line in (process.stderr + "\n" + process.stdout).splitlines()
-        if line.strip()
-    ]
+    lines = [line for line in (process.stderr + "\n" + process.stdout).splitlines() if line.strip()]
     return lines[-1].strip() if lines else f"exit status {process.returncode}"
 
 
@@ -134,9 +128,7 @@ def checkout(entry: str, clones: Path | None) -> Path:
     if Path(entry).is_dir():
         return Path(entry).resolve()
     if clones is None:
-        raise SystemExit(
-            usage(f"{entry} is not a folder here: say with --clones where to clone it")
-        )
+        raise SystemExit(usage(f"{entry} is not a folder here: say with --clones where to clone it"))
     target = clones / re.sub(r"\W+", "-", entry).strip("-")
     if not target.exists():
         clones.mkdir(parents=True, exist_ok=True)
@@ -157,9 +149,7 @@ def usage(message: str) -> int:
 # Planning.
 
 
-def plan(
-    paths: Sequence[Path], wanted: str | None, history: dict[str, dict[str, Any]]
-) -> list[Package]:
+def plan(paths: Sequence[Path], wanted: str | None, history: dict[str, dict[str, Any]]) -> list[Package]:
     """Looks at every package without changing anything."""
     newest: dict[str, str | Exception] = {}
     return [inspect(path, wanted, newest, history.get(str(path), {})) for path in paths]
@@ -205,11 +195,7 @@ def inspect(
         INTERRUPTED,
     ):
         package.conflicts = conflicts(path)
-        package.state = (
-            CONFLICTS
-            if package.conflicts
-            else str(past["state"]).replace(CONFLICTS, UPDATED)
-        )
+        package.state = CONFLICTS if package.conflicts else str(past["state"]).replace(CONFLICTS, UPDATED)
         package.check, package.detail = past.get("check", "not run"), "done before"
     elif found_conflicts := conflicts(path):
         package.state, package.conflicts = CONFLICTS, found_conflicts
@@ -229,9 +215,7 @@ def inspect(
 
 def repository_of(path: Path) -> Path | None:
     """The git work tree that holds the folder."""
-    return next(
-        (folder for folder in (path, *path.parents) if (folder / ".git").exists()), None
-    )
+    return next((folder for folder in (path, *path.parents) if (folder / ".git").exists()), None)
 
 
 def read_answers(path: Path) -> dict[str, str]:
@@ -250,18 +234,14 @@ def latest(template: str) -> str | Exception:
     """The template's newest released tag, asked once for all packages that share the address."""
     address = re.sub(r"^git\+", "", template)
     for short, host in (("gh:", "https://github.com/"), ("gl:", "https://gitlab.com/")):
-        address = (
-            host + address.removeprefix(short) if address.startswith(short) else address
-        )
+        address = host + address.removeprefix(short) if address.startswith(short) else address
     done = run(["git", "ls-remote", "--tags", "--refs", address])
     tags = re.findall(r"refs/tags/(v?\d+(?:\.\d+)*)$", done.stdout, re.MULTILINE)
     if done.returncode:
         return RuntimeError(f"template {template} can't be reached: {last_line(done)}")
     if not tags:
         return RuntimeError(f"template {template} has no released version")
-    return max(
-        tags, key=lambda tag: [int(part) for part in tag.removeprefix("v").split(".")]
-    )
+    return str(max(tags, key=lambda tag: [int(part) for part in tag.removeprefix("v").split(".")]))
 
 
 def conflicts(path: Path) -> list[str]:
@@ -272,9 +252,7 @@ def conflicts(path: Path) -> list[str]:
         for name in files:
             file = Path(here) / name
             try:
-                bad = name.endswith(".rej") or MARK.search(
-                    file.read_text(encoding="utf-8")
-                )
+                bad = name.endswith(".rej") or MARK.search(file.read_text(encoding="utf-8"))
             except (OSError, UnicodeDecodeError):
                 continue
             if bad:
@@ -303,9 +281,7 @@ class Fleet:
             by_repository.setdefault(package.repository, []).append(package)
         done = 0
         with ThreadPoolExecutor(self.jobs) as pool:
-            futures = [
-                pool.submit(self._update_all, group) for group in by_repository.values()
-            ]
+            futures = [pool.submit(self._update_all, group) for group in by_repository.values()]
             try:
                 for future in as_completed(futures):
                     for package in future.result():
@@ -313,9 +289,7 @@ class Fleet:
                         said = package.detail or ", ".join(package.conflicts)
                         versions = f"{package.version} -> {package.target}"
                         print(
-                            f"[{done}/{len(packages)}] {package.path}: {package.state}, {versions}. {said}".rstrip(
-                                ". "
-                            )
+                            f"[{done}/{len(packages)}] {package.path}: {package.state}, {versions}. {said}".rstrip(". ")
                         )
             except KeyboardInterrupt:
                 self._stop.set()
@@ -360,29 +334,18 @@ class Fleet:
         package.seconds = round(time.monotonic() - start, 2)
 
     def _check(self, package: Package) -> None:
-        own = (
-            package.path
-            / ".venv"
-            / ("Scripts" if os.name == "nt" else "bin")
-            / "python"
-        )
+        own = package.path / ".venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
         python = str(own) if own.exists() else sys.executable
         done = run([python, "-m", "harness", "check", "--json"], package.path)
         try:
             rungs = json.loads(done.stdout)["rungs"]
             package.check = ", ".join(
-                f"{rung['rung']} {rung['status']}"
-                for rung in rungs
-                if rung["status"] != "not run"
+                f"{rung['rung']} {rung['status']}" for rung in rungs if rung["status"] != "not run"
             )
         except (ValueError, KeyError):
             package.check = f"could not run: {last_line(done)}"
             return
-        failed = [
-            f"{rung['rung']}: {rung['summary']}"
-            for rung in rungs
-            if rung["status"] == "failed"
-        ]
+        failed = [f"{rung['rung']}: {rung['summary']}" for rung in rungs if rung["status"] == "failed"]
         if failed:
             package.state, package.detail = CHECK_FAILED, failed[0]
 
@@ -423,11 +386,7 @@ def find_copier() -> list[str]:
     for command in (["copier"], ["uvx", "copier"], ["pipx", "run", "copier"]):
         if shutil.which(command[0]):
             return command
-    raise SystemExit(
-        usage(
-            "no copier command: install it with `pipx install copier` or `uv tool install copier`"
-        )
-    )
+    raise SystemExit(usage("no copier command: install it with `pipx install copier` or `uv tool install copier`"))
 
 
 def show(packages: Sequence[Package], title: str) -> None:
@@ -436,11 +395,7 @@ def show(packages: Sequence[Package], title: str) -> None:
         print(f"  {count:5}  {state}")
     for package in packages:
         if package.state in LOOK | STUCK:
-            print(
-                f"  {package.path}: {package.state}. {package.detail or ', '.join(package.conflicts)}".rstrip(
-                    ". "
-                )
-            )
+            print(f"  {package.path}: {package.state}. {package.detail or ', '.join(package.conflicts)}".rstrip(". "))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -449,9 +404,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument(
-        "places", nargs="+", help="folders, or files that list repositories"
-    )
+    parser.add_argument("places", nargs="+", help="folders, or files that list repositories")
     parser.add_argument(
         "--to",
         metavar="TAG",
@@ -476,9 +429,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="store_false",
         help="do not climb the ladder afterwards",
     )
-    parser.add_argument(
-        "--clones", type=Path, help="where listed addresses are cloned to"
-    )
+    parser.add_argument("--clones", type=Path, help="where listed addresses are cloned to")
     parser.add_argument(
         "--report",
         type=Path,
@@ -502,25 +453,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         paths = sorted(set(find(arguments.places, arguments.clones)))
     except SystemExit as stop:
         return int(stop.code or 0)
-    repositories = sorted({str(repository_of(path)) for path in paths})[
-        int(shard[1]) - 1 :: int(shard[2])
-    ]
+    repositories = sorted({str(repository_of(path)) for path in paths})[int(shard[1]) - 1 :: int(shard[2])]
     paths = [path for path in paths if str(repository_of(path)) in repositories]
     if not paths:
-        return usage(
-            f"no kernel package (a folder with {ANSWERS} and harness/) in {', '.join(arguments.places)}"
-        )
+        return usage(f"no kernel package (a folder with {ANSWERS} and harness/) in {', '.join(arguments.places)}")
     packages = plan(paths, arguments.to, read_report(arguments.report))
     show(packages, "Plan")
     behind = [package for package in packages if package.state == BEHIND]
     if arguments.dry_run:
-        return (
-            EXIT_LOOK
-            if behind
-            else EXIT_STUCK
-            if any(package.state in STUCK for package in packages)
-            else 0
-        )
+        return EXIT_LOOK if behind else EXIT_STUCK if any(package.state in STUCK for package in packages) else 0
     try:
         if behind:
             fleet = Fleet(
