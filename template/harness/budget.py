@@ -93,7 +93,8 @@ def problems(uses: tuple[Use, ...]) -> tuple[list[str], list[str]]:
     """Overflows and near-overflows, as messages for a person.
 
     Returns:
-        Errors (above the capacity) and warnings (above 95 % of it).
+        Errors (above the capacity) and warnings (above 95 % of it, where the compiler may need scratch: in UB. A full
+        L0C or L1 is what a good GEMM has).
     """
     errors, warnings = [], []
     for use in uses:
@@ -101,7 +102,7 @@ def problems(uses: tuple[Use, ...]) -> tuple[list[str], list[str]]:
         said = f"{use.memory}: {use.used:,} of {use.capacity:,} bytes ({use.share:.0%})"
         if use.share > 1:
             errors.append(f"{said}; {top.name} ends {use.used - use.capacity:,} bytes beyond it: use smaller blocks")
-        elif use.share > WARN_SHARE:
+        elif use.share > WARN_SHARE and use.memory == "UB":
             warnings.append(f"{said}; little is left for the compiler's scratch buffers")
     return errors, warnings
 
