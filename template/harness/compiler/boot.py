@@ -96,7 +96,7 @@ def prepare(torch: types.ModuleType | None) -> None:
     """
     os.environ.setdefault("CXX", "unused")  # TileLang asks only whether a compiler has a name
     # Examples wipe this folder when they are imported.
-    os.environ["TILELANG_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), f"tilelang-lowering-{os.getpid()}")
+    os.environ["TILELANG_CACHE_DIR"] = f"{tempfile.gettempdir()}/tilelang-lowering-{os.getpid()}"
     if torch is not None:
         utils, dlpack = types.ModuleType("torch.utils"), types.ModuleType("torch.utils.dlpack")
         utils.__path__ = []

@@ -17,8 +17,8 @@ LIMIT = 256 * 1024 * 1024  # bytes; about 10,000 lowered kernels
 
 def user_cache() -> Path:
     """The folder of this harness in the user's cache (``$XDG_CACHE_HOME``, else ``~/.cache``)."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / FOLDER
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / FOLDER
 
 
 def digest(*parts: object) -> str:
@@ -37,10 +37,10 @@ def write_atomically(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.replace(name, path)
+        Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            Path(name).unlink()
         raise
 
 
@@ -75,7 +75,7 @@ class Cache:
             self._stores += 1
 
     def trim(self) -> None:
-        """Drops what was used longest ago until three quarters of the limit are left, if there is more than the limit."""
+        """Where there is more than the limit, drops what was used longest ago until three quarters of it are left."""
         entries = []
         for path in self.folder.glob("*/*"):
             with contextlib.suppress(OSError):

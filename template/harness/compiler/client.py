@@ -10,9 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import signal
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +18,7 @@ from typing import Any, Self
 
 from harness.compiler import process
 from harness.compiler.cache import Cache, digest, user_cache
-from harness.compiler.errors import CompilerError
+from harness.compiler.errors import CompilerError, explained
 from harness.compiler.lowered import Buffer, Factory, Lowered, Parameter, Request
 from harness.compiler.origin import Identity, Origin, candidates, fetch_headers
 
@@ -28,10 +26,6 @@ __all__ = ["Buffer", "Compiler", "CompilerError", "Factory", "Lowered", "Paramet
 
 TIME_LIMIT = 60.0  # seconds for one request
 INSTALL = "python -m harness toolchain install"
-OVERFLOW = (
-    "Likely cause: the buffers do not fit the on-chip memory. With MEMORY_PLANNING on the compiler does not report an "
-    "overflow, it crashes. Make the blocks smaller."
-)
 
 
 def find_compiler(*, install: bool = False, time_limit: float = TIME_LIMIT) -> Compiler:
@@ -170,9 +164,10 @@ class Compiler:
         return tuple(Factory.from_answer(factory) for factory in result["factories"])
 
     def _result(self, job: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], float]:
+        job = {**job, "time_limit": self.time_limit}
         answer = self._ask(job)
         if "error" in answer:
-            raise _explained(answer, job, path)
+            raise explained(answer, job, path)
         return answer["result"], float(answer["seconds"])
 
     def _ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,7 +211,7 @@ class Compiler:
 
     def _unreachable(self, kind: Any, message: str, log: str) -> CompilerError:
         advice = {
-            "TILELANG_PYTHON": "Set TILELANG_PYTHON to a command that starts a Python with TileLang-Ascend, or unset it.",
+            "TILELANG_PYTHON": "It must start a Python that can import TileLang-Ascend. Unset it to use another.",
             "interpreter": "",
             "managed": f"`python -m harness toolchain remove`, then `{INSTALL}`, puts it right.",
         }[self.origin.name]
@@ -241,36 +236,3 @@ def _plain(request: Request) -> dict[str, Any]:
         what = ", ".join(f"{name}={value!r}" for name, value in request.arguments.items())
         raise CompilerError("python", f"factory arguments must be plain values: {what}", file=request.path) from error
     return plain
-
-
-def _explained(answer: Mapping[str, Any], job: Mapping[str, Any], path: Path) -> CompilerError:
-    error, log = answer["error"], answer.get("log", "")
-    kind, message, cause = error["kind"], error["message"], ""
-    call = f"{job['factory']}({', '.join(f'{k}={v!r}' for k, v in job['arguments'].items())})" if "factory" in job else ""
-    what = f"{call} for {job['target']} on {job['platform']}" if call else "the file"
-    if kind in ("python", "compiler"):
-        message = f"{error['exception']}: {message}" if error.get("exception") else message
-    elif kind == "timeout":
-        doing = "lowering" if answer.get("stage") == "lower" else "tracing" if call else "reading"
-        message = f"{doing} {what} did not end within {job['time_limit']:g} s"
-        cause = "Likely cause: an endless loop in the kernel's Python." if doing != "lowering" else ""
-    else:
-        number = error.get("signal")
-        how = f"with {signal.Signals(number).name}" if number else f"(exit status {error.get('status')})"
-        message = f"the compiler crashed {how} on {what}"
-        cause = OVERFLOW + _demand(answer.get("allocations", ())) if answer.get("stage") == "lower" else ""
-    return CompilerError(kind, message, file=path, line=error.get("line"), cause=cause, log=log)
-
-
-def _demand(allocations: Any) -> str:
-    """The traced kernel's buffers, largest first, with their sum per storage scope."""
-    text = ""
-    scopes = {"shared": "UB (alloc_ub, alloc_shared)", "shared.dyn": "L1", "wmma.accumulator": "L0C",
-              "wmma.matrix_a": "L0A", "wmma.matrix_b": "L0B"}  # fmt: skip
-    for scope, memory in scopes.items():
-        found = sorted((b for b in allocations if b["scope"] == scope), key=lambda buffer: -buffer["bytes"])
-        if found:
-            listed = ", ".join(f"{buffer['name']} {buffer['bytes']:,}" for buffer in found[:6])
-            more = f" and {len(found) - 6} more" if len(found) > 6 else ""
-            text += f"\n  {memory}: {sum(buffer['bytes'] for buffer in found):,} bytes asked for: {listed}{more}"
-    return text

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["python", "compiler", "crash", "timeout", "unavailable", "wrong-package"]
 
@@ -35,3 +38,69 @@ class CompilerError(Exception):
         self.kind, self.message, self.file, self.line, self.cause, self.log = kind, message, file, line, cause, log
         place = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
         super().__init__(place + message + (f"\n{cause}" if cause else ""))
+
+
+OVERFLOW = (
+    "Likely cause: the buffers do not fit the on-chip memory. With MEMORY_PLANNING on the compiler does not report an "
+    "overflow, it crashes. Make the blocks smaller."
+)
+ENDLESS = "Likely cause: an endless loop in the kernel's Python."
+# Storage scopes of a traced kernel. Which of UB and L1 an alloc_shared becomes is decided later.
+SCOPES = {
+    "shared": ("UB", "alloc_ub, alloc_shared"),
+    "shared.dyn": ("L1", "alloc_L1"),
+    "wmma.accumulator": ("L0C", "alloc_L0C, alloc_fragment"),
+    "wmma.matrix_a": ("L0A", "alloc_L0A"),
+    "wmma.matrix_b": ("L0B", "alloc_L0B"),
+}
+
+
+def explained(answer: Mapping[str, Any], job: Mapping[str, Any], path: Path) -> CompilerError:
+    """The error that a worker's answer tells of.
+
+    Args:
+        answer: With ``error``; see `worker` for its fields.
+        job: The request.
+        path: The kernel's file.
+    """
+    error, log, lowering = answer["error"], answer.get("log", ""), answer.get("stage") == "lower"
+    kind, message, cause, what = error["kind"], error["message"], "", "the file"
+    doing = "lowering" if lowering else "reading"
+    if "factory" in job:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in job["arguments"].items())
+        what = f"{job['factory']}({arguments}) for {job['target']} on {job['platform']}"
+        doing = "lowering" if lowering else "tracing"
+    if kind in ("python", "compiler"):
+        message = f"{error['exception']}: {message}" if error.get("exception") else message
+    elif kind == "timeout":
+        message = f"{doing} {what} did not end within {job['time_limit']:g} s"
+        cause = "" if lowering else ENDLESS
+    else:
+        number = error.get("signal")
+        how = f"crashed with {signal.Signals(number).name}" if number else f"ended with status {error.get('status')}"
+        message = f"the compiler {how} while {doing} {what}"
+        cause = OVERFLOW + _demand(answer.get("allocations", ()), job["platform"]) if lowering and number else ""
+    return CompilerError(kind, message, file=path, line=error.get("line"), cause=cause, log=log)
+
+
+def _demand(allocations: Iterable[Mapping[str, Any]], platform: str) -> str:
+    """What a traced kernel asks for, a line per memory: sum, what the platform has, the largest buffers."""
+    text = ""
+    for scope, (memory, functions) in SCOPES.items():
+        found = sorted((b for b in allocations if b["scope"] == scope), key=lambda buffer: -buffer["bytes"])
+        if found:
+            listed = ", ".join(f"{buffer['name']} {buffer['bytes']:,}" for buffer in found[:6])
+            more = f" and {len(found) - 6} more" if len(found) > 6 else ""
+            total = sum(buffer["bytes"] for buffer in found)
+            text += (
+                f"\n  {memory} ({functions}): {total:,} bytes asked for{_capacity(platform, memory)}: {listed}{more}"
+            )
+    return text
+
+
+def _capacity(platform: str, memory: str) -> str:
+    from harness import catalog
+
+    with contextlib.suppress(catalog.CatalogError, KeyError, TypeError):
+        return f", {catalog.load().capacity(platform, memory):,} there"
+    return ""

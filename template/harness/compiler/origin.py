@@ -147,6 +147,6 @@ def fetch_headers(identity: Identity, ask: Callable[[Sequence[str]], Any]) -> Pa
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(ask(HEADERS)))) as archive:
             safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python >= 3.11.4
             archive.extractall(Path(temporary, "tilelang"), **safe)
-        with contextlib.suppress(FileExistsError, OSError):  # another process was first
-            os.rename(Path(temporary, "tilelang"), folder)
+        with contextlib.suppress(OSError):  # another process was first
+            Path(temporary, "tilelang").rename(folder)
     return folder

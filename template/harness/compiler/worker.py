@@ -41,6 +41,7 @@ import json
 import linecache
 import os
 import platform as machine
+import re
 import select
 import signal
 import sys
@@ -131,25 +132,16 @@ def switches(impl: Any) -> dict[str, Any]:
     return {str(getattr(key, "value", key)): value for key, value in (impl.pass_configs or {}).items()}
 
 
-def buffers(function: Any) -> list[Json]:
+def buffers(addresses: Any, sizes: Any) -> list[Json]:
     """The on-chip buffers of a lowered function: name, memory, address and size in bytes."""
-    attributes = function.attrs
-    addresses = dict(attributes["address_map"].items()) if "address_map" in attributes else {}
-    sizes = dict(attributes["size_map"].items()) if "size_map" in attributes else {}
-    found = []
+    found: list[Json] = []
     for variable, size in sizes.items():
-        scope = str(variable.type_annotation.storage_scope)
+        scope, name = str(variable.type_annotation.storage_scope), str(variable.name)
         address = next((int(at) for other, at in addresses.items() if other.same_as(variable)), None)
-        found.append(
-            {
-                "name": str(variable.name),
-                "memory": MEMORIES.get(scope, scope),
-                "dtype": str(variable.type_annotation.element_type.dtype),
-                "address": address,
-                "bytes": int(size),
-            }
-        )
-    return sorted(found, key=lambda item: (item["memory"], item["address"] or 0, item["name"]))
+        twins = sum(buffer["name"].split("#")[0] == name for buffer in found)
+        name += f"#{twins + 1}" if twins else ""
+        found.append({"name": name, "memory": MEMORIES.get(scope, scope), "address": address, "bytes": int(size)})
+    return found
 
 
 def allocations(prim_func: Any) -> list[Json]:
@@ -183,15 +175,12 @@ def lower(request: Json, tell: Callable[[Json], None] = lambda _: None) -> Json:
     _stage = "trace"
     prim_func = impl.func(**request["arguments"])
     if not isinstance(prim_func, tvm.tir.PrimFunc):
-        raise TypeError(
-            f"{request['factory']}() must return its @T.prim_func function, not {type(prim_func).__name__}"
-        )
+        raise TypeError(f"{request['factory']}() must return its @T.prim_func function, not {type(prim_func).__name__}")
     tell({"stage": "lower", "allocations": allocations(prim_func)})
     _stage = "lower"
     with tvm.transform.PassContext(opt_level=3, config=impl.pass_configs or {}):
         artifact = tilelang.lower(prim_func, target=request["target"], platform=request["platform"])
-    function = artifact.device_mod.functions_items()[0][1]
-    automatic = function.attrs["auto_gm_indices"] if "auto_gm_indices" in function.attrs else ()
+    attributes = dict(artifact.device_mod.functions_items()[0][1].attrs.items())
     count = len(artifact.params)
     return {
         "source": artifact.kernel_source,
@@ -204,9 +193,9 @@ def lower(request: Json, tell: Callable[[Json], None] = lambda _: None) -> Json:
         ],
         "out_idx": indices(impl.out_idx, count),
         "workspace_idx": indices(impl.workspace_idx, count),
-        "auto_workspaces": indices(automatic),
+        "auto_workspaces": indices(attributes.get("auto_gm_indices")),
         "pass_configs": switches(impl),
-        "buffers": buffers(function),
+        "buffers": buffers(attributes.get("address_map", {}), attributes.get("size_map", {})),
     }
 
 
@@ -256,7 +245,11 @@ def headers(request: Json, _: Callable[[Json], None]) -> Json:
     return {"archive": base64.b64encode(packed.getvalue()).decode()}
 
 
-OPERATIONS: dict[str, Callable[[Json, Callable[[Json], None]], Json]] = {"lower": lower, "inspect": inspect_file, "headers": headers}
+OPERATIONS: dict[str, Callable[[Json, Callable[[Json], None]], Json]] = {
+    "lower": lower,
+    "inspect": inspect_file,
+    "headers": headers,
+}
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -297,18 +290,18 @@ def explain(error: BaseException, path: str) -> Json:
             None,
         )
     if isinstance(cause, SystemExit):
-        name, message = "SystemExit", f"the module ended the process (status {cause.code}) while it was read"
+        name, message = "SystemExit", f"the kernel's file ended the process (status {cause.code})"
     kind = "compiler" if internal or _stage == "lower" else "python"
     return {"kind": kind, "message": message, "exception": name, "line": line}
 
 
 def essence(text: str) -> str:
-    """A message of TVM without the stack trace, the time stamp and the path of its C++ source file."""
+    """A message of TVM without its stack trace, time stamps and the paths of its C++ source files."""
+    if text.startswith("Traceback"):
+        text = re.split(r'\n  File "[^"]*", line \d+\n', text)[-1]
     text = text.split("Stack trace:")[0].strip()
-    for mark in ("InternalError: ", "TVMError: ", "ValueError: "):
-        if text.startswith(("[", "Traceback")) and mark in text:
-            text = text.rsplit(mark, 1)[1]
-    return text.strip()
+    text = re.split(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ", text)[-1]
+    return re.sub(r"^(InternalError|TVMError|ValueError): ", "", text).strip()
 
 
 def listen() -> None:
@@ -332,10 +325,8 @@ def warm_up(target: str, platform: str) -> None:
         return
     _warm.add(target)
     request = {"path": "<warm-up>", "source": WARM_UP, "factory": "kernel", "arguments": {}}
-    try:
+    with contextlib.suppress(Exception):  # another edition may refuse this kernel; requests are then only slower
         lower({**request, "target": target, "platform": platform})
-    except Exception:  # another edition of the compiler may refuse this kernel; requests are then only slower
-        pass
     _diagnostics.clear()
 
 

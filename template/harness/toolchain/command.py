@@ -43,7 +43,9 @@ def _status(as_json: bool) -> int:
         facts = layout.summary(prefix) if prefix else {}
         print(json.dumps({"installed": prefix is not None, **facts, "others": others}, indent=1))
     elif prefix is None:
-        print(f"not installed; `python -m harness toolchain install` needs {megabytes(recipe.NEEDED)} in {layout.home()}")
+        print(
+            f"not installed; `python -m harness toolchain install` needs {megabytes(recipe.NEEDED)} in {layout.home()}"
+        )
     else:
         facts = prefix.facts()
         how = "emulated" if prefix.processor == "x86_64" else "native"

@@ -49,7 +49,7 @@ def install(
     if layout.machine() not in ("x86_64", "aarch64") or not hasattr(os, "fork"):
         raise ToolchainError(f"no toolchain for {os.name} on {layout.machine()}: it needs Linux on x86-64 or aarch64",
                              "Set TILELANG_PYTHON to a command that starts a Python with TileLang-Ascend.")  # fmt: skip
-    with (progress or show()) as shown, _alone(shown):
+    with progress or show() as shown, _alone(shown):
         if (prefix := layout.installed()) is not None:  # another process has just done it
             return prefix
         for stale in layout.home().glob(f"{TEMPORARY}*"):
@@ -79,7 +79,7 @@ def _install(shown: Progress, mirror: str, keyring: Path | None) -> Prefix:
         (prefix.root / layout.STAMP).write_text(json.dumps(facts, indent=1) + "\n")
         if final.exists():  # without a stamp: not of this program's making
             shutil.rmtree(final)
-        os.rename(prefix.root, final)
+        prefix.root.rename(final)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         fix = "Free some space or set XDG_CACHE_HOME to a folder on another disk." if full else ""

@@ -54,9 +54,7 @@ def fetch(sysroot: Path, work: Path, commands: Commands, *, mirror: str = "", ke
     packages.mkdir()
     update = ["apt-get", "update", "--error-on=any"]
     commands.run(update, what=what, fix=fix, environment=environment)
-    commands.run(
-        ["apt-get", "download", *recipe.PACKAGES], what=what, fix=fix, environment=environment, cwd=packages
-    )
+    commands.run(["apt-get", "download", *recipe.PACKAGES], what=what, fix=fix, environment=environment, cwd=packages)
     (sysroot / "usr" / "lib").mkdir(parents=True)
     (sysroot / "lib").symlink_to("usr/lib")  # the programs name their loader /lib/ld-linux-aarch64.so.1
     archives = sorted(packages.glob("*.deb"))
