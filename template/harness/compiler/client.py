@@ -105,7 +105,7 @@ class Compiler:
         identity = self.identity()
         if self.origin.sees(identity):
             return Path(identity.package)
-        return fetch_headers(identity, lambda names: self._ask({"op": "headers", "names": names})["archive"])
+        return fetch_headers(identity, lambda names: self._result({"op": "headers", "names": names})[0]["archive"])
 
     def identity(self) -> Identity:
         """What the compiler is; asks the worker only where it is not remembered."""
@@ -163,7 +163,7 @@ class Compiler:
         result, _ = self._result(job, path)
         return tuple(Factory.from_answer(factory) for factory in result["factories"])
 
-    def _result(self, job: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], float]:
+    def _result(self, job: Mapping[str, Any], path: Path | None = None) -> tuple[dict[str, Any], float]:
         job = {**job, "time_limit": self.time_limit}
         answer = self._ask(job)
         if "error" in answer:

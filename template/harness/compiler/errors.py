@@ -55,13 +55,13 @@ SCOPES = {
 }
 
 
-def explained(answer: Mapping[str, Any], job: Mapping[str, Any], path: Path) -> CompilerError:
+def explained(answer: Mapping[str, Any], job: Mapping[str, Any], path: Path | None) -> CompilerError:
     """The error that a worker's answer tells of.
 
     Args:
         answer: With ``error``; see `worker` for its fields.
         job: The request.
-        path: The kernel's file.
+        path: The kernel's file, if it is about one.
     """
     error, log, lowering = answer["error"], answer.get("log", ""), answer.get("stage") == "lower"
     kind, message, cause, what = error["kind"], error["message"], "", "the file"
