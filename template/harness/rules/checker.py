@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.rules import configuration, memory, sync  # noqa: F401  # importing them registers their rules
-from harness.rules.model import Module
-from harness.rules.registry import RULES, Context, Finding, Hit, declare, finding
+from harness.rules import configuration, dtypes, memory, pipeline, pitfalls, sync, threads  # noqa: F401  # they register
+from harness.rules import lowered as lowered_rules
+from harness.rules.model import Kernel, Module
+from harness.rules.package import check_folder
+from harness.rules.registry import RULES, Context, Finding, Hit, View, declare, finding
 
 if TYPE_CHECKING:
     from harness.compiler.client import Lowered
@@ -21,6 +24,9 @@ declare(
     "TLA004", "unused-ignore", "A silencing comment that silences nothing hides the next mistake.", severity="warning"
 )
 
+_EMPTY = ast.FunctionDef(
+    "", ast.arguments([], [], None, [], [], None, []), [], []
+)  # for a factory whose kernel is elsewhere
 _IGNORE = re.compile(r"#\s*tla:\s*ignore(?:\[([^\]]*)\])?[ \t:-]*(.*)$")
 
 
@@ -47,10 +53,18 @@ def check_source(path: Path, context: Context, text: str | None = None) -> list[
         return [finding("TLA001", path, hit)]
     except OSError as error:
         return [finding("TLA001", path, Hit(1, f"cannot be read: {error.strerror or error}"))]
-    findings = [finding("TLA002", path, hit) for hit in _cannot_tell(module, context)]
+    findings = [finding("TLA002", path, hit, module.lines) for hit in _cannot_tell(module, context)]
+    views = [
+        View(module, context, factory, kernel)
+        for factory in module.factories
+        for kernel in factory.kernels or [Kernel(_EMPTY, factory.scope, [])]
+    ]
     for rule in RULES.values():
-        if rule.check is not None and (context.scenario is not None or not rule.package):
-            findings += [finding(rule.id, path, hit) for hit in rule.check(module, context)]
+        if rule.package and context.scenario is None:
+            continue
+        hits = [hit for view in views for hit in rule.check(view)] if rule.check is not None else []
+        hits += rule.module_check(module, context) if rule.module_check is not None else []
+        findings += [finding(rule.id, path, hit, module.lines) for hit in hits]
     return _suppress(module, sorted(set(findings), key=lambda f: (f.line, f.column, f.rule)))
 
 
@@ -83,7 +97,7 @@ def _suppress(module: Module, findings: list[Finding]) -> list[Finding]:
         return findings
     kept = list(findings)
     for number, line in enumerate(module.lines, 1):
-        match = _IGNORE.search(line)
+        match = _IGNORE.search(line.decode(errors="replace"))
         if match is None:
             continue
         ids = [part.strip() for part in (match[1] or "").split(",") if part.strip()]
@@ -119,13 +133,15 @@ def _suppress(module: Module, findings: list[Finding]) -> list[Finding]:
 
 
 def check_lowered(lowered: Lowered, path: Path, context: Context) -> list[Finding]:
-    """Findings of the rules that look at generated code."""
-    return []
+    """Findings of the rules that look at generated code; ``path`` is the kernel's file."""
+    return lowered_rules.check(lowered, path, context)
 
 
 def check_project(root: Path, context: Context) -> list[Finding]:
     """Findings in a whole package: its kernel files and its folder."""
-    findings: list[Finding] = []
-    for path in sorted((root / "src").rglob("kernel*.py")):
-        findings += check_source(path, context)
+    findings = check_folder(root)
+    conflicts = {finding.path for finding in findings if finding.rule == "TLA701"}
+    for path in sorted((root / "src").rglob("*.py")):
+        if path.name.startswith("kernel") and path not in conflicts:
+            findings += check_source(path, context)
     return findings

@@ -8,7 +8,7 @@ from harness import catalog
 from harness.project import Project
 from harness.rules import Context, check_project
 from harness.rules.formats import render
-from harness.rules.registry import Finding
+from harness.rules.registry import Edit, Finding
 
 
 def context_of(project: Project) -> Context:
@@ -52,10 +52,11 @@ def apply(path: Path, findings: list[Finding]) -> int:
     bom = data.startswith(b"\xef\xbb\xbf")
     lines = [line.encode() for line in data.decode("utf-8-sig").splitlines(keepends=True)]
     touched: list[tuple[tuple[int, int], tuple[int, int]]] = []
-    edits, count = [], 0
+    edits: list[Edit] = []
+    count = 0
     for finding in findings:
         spans = [((e.line, e.column), (e.end_line, e.end_column)) for e in finding.edits]
-        clash = any(a < d and c < b or a == c for a, b in spans for c, d in touched)
+        clash = any((a < d and c < b) or a == c for a, b in spans for c, d in touched)
         if finding.path == path and spans and not clash:
             touched += spans
             edits += finding.edits

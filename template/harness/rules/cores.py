@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from harness.rules.model import Kernel, Operation
 
-CUBE = {"T.gemm_v0", "T.gemm", "T.mma"}
+CUBE = ("T.gemm_v0", "T.gemm", "T.mma")
+
+
+def places(kernel: Kernel, operation: Operation) -> set[str | None]:
+    """The on-chip memories that an operation touches."""
+    named = (kernel.buffers.get(operand.name) for operand in (*operation.reads, *operation.writes))
+    return {buffer.memory for buffer in named if buffer is not None and buffer.memory != "var"}
 
 
 def core(kernel: Kernel, operation: Operation) -> str | None:
@@ -12,17 +18,14 @@ def core(kernel: Kernel, operation: Operation) -> str | None:
     name = operation.name
     if name in CUBE:
         return "C"
-    places = [
-        kernel.buffers[o.name].memory if o.name in kernel.buffers else "GM"
-        for o in (*operation.reads, *operation.writes)
-    ]
-    on_chip = {place for place in places if place not in ("GM", "var")}
-    if name == "T.copy" or name == "T.tile.atomic_add":
+    on_chip = places(kernel, operation)
+    if name in ("T.copy", "T.tile.atomic_add", "T.assign"):
         if on_chip == {"UB"}:
             return "V"
         return "C" if on_chip and on_chip <= {"L1", "L0A", "L0B", "L0C"} else None
-    if name.startswith(("T.tile.", "T.reduce_")):
-        return "V"
-    if name == "T.assign" and on_chip == {"UB"}:
-        return "V"
-    return None
+    return "V" if name.startswith(("T.tile.", "T.reduce_")) else None
+
+
+def crosses_on_chip(kernel: Kernel) -> bool:
+    """Whether a copy joins both kinds of core on the chip; the compiler appends a workspace for it."""
+    return any({"UB", "L1"} <= p or {"UB", "L0C"} <= p for p in (places(kernel, c) for c in kernel.named("T.copy")))

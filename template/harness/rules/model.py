@@ -7,9 +7,11 @@ rule stays silent (or says that it cannot tell) rather than guessing.
 from __future__ import annotations
 
 import ast
+import builtins
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +45,8 @@ ALLOCATIONS = {
     "T.alloc_fragment": "fragment",
     "T.alloc_var": "var",
 }
-SYNCHRONISATION = {
-    "T.barrier_all", "T.pipe_barrier", "T.set_flag", "T.wait_flag", "T.set_cross_flag", "T.wait_cross_flag", "T.sync_all",
-}  # fmt: skip
+_SYNC = ("barrier_all", "pipe_barrier", "set_flag", "wait_flag", "set_cross_flag", "wait_cross_flag", "sync_all")
+SYNCHRONISATION = {f"T.{name}" for name in _SYNC}
 LOOPS = {"T.serial", "T.unroll", "T.vectorized", "T.Parallel", "T.Pipelined", "T.Persistent", "T.grid", "range"}
 _READ_FIRST = {"T.copy", "T.reduce_sum", "T.reduce_max", "T.reduce_min"}
 _DESTINATION_LAST = {"T.gemm_v0", "T.gemm", "T.mma"}
@@ -145,6 +146,12 @@ class Evaluator:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 value = self(test, depth)
                 return None if value is None else self(body if value else orelse, depth)
+            case ast.BoolOp(op=op, values=values):
+                known = [self(value, depth) for value in values]
+                decisive = isinstance(op, ast.Or)
+                if any(value is not None and bool(value) is decisive for value in known):
+                    return decisive
+                return None if None in known else not decisive
             case ast.Tuple(elts=items) | ast.List(elts=items):
                 return tuple(self(item, depth) for item in items)
             case ast.Subscript(value=base, slice=index):
@@ -158,18 +165,18 @@ class Evaluator:
                 short = dotted.removeprefix("T.")
                 return short if dotted.startswith("T.") and normalise_dtype(short) in ITEMSIZE else None
             case ast.Call(args=arguments) if not node.keywords:
-                values = [self(argument, depth) for argument in arguments]
-                if any(value is None for value in values):
+                given: list[Any] = [self(argument, depth) for argument in arguments]
+                if None in given:
                     return None
                 name = self.module.resolve(node.func)
                 if name in ("T.ceildiv", "tilelang.cdiv"):
-                    return -(-values[0] // values[1])
+                    return -(-given[0] // given[1])
                 if name == "T.floordiv":
-                    return values[0] // values[1]
+                    return given[0] // given[1]
                 if name in ("min", "max", "len", "int", "abs", "sum", "float"):
-                    return getattr(__import__("builtins"), name)(*values)
+                    return getattr(builtins, name)(*given)
                 if name in ("T.min", "T.max"):
-                    return getattr(__import__("builtins"), name[2:])(*values)
+                    return getattr(builtins, name[2:])(*given)
                 return None
             case _:
                 return None
@@ -188,6 +195,7 @@ class Frame:
         node: The statement.
         targets: Loop variables.
         arm: 0 for the body of an ``if``, 1 for its ``else``.
+        dead: A branch not taken with the factory's defaults.
     """
 
     kind: str
@@ -195,6 +203,7 @@ class Frame:
     node: ast.stmt
     targets: tuple[str, ...] = ()
     arm: int = 0
+    dead: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +235,11 @@ class Operation:
     @property
     def in_scope(self) -> bool:
         return any(frame.kind == "scope" for frame in self.frames)
+
+    @property
+    def live(self) -> bool:
+        """Whether it is reached with the factory's defaults."""
+        return not any(frame.dead for frame in self.frames)
 
     @property
     def loops(self) -> tuple[Frame, ...]:
@@ -277,6 +291,12 @@ class Launch:
     def keywords(self) -> dict[str, ast.expr]:
         return {keyword.arg: keyword.value for keyword in self.call.keywords if keyword.arg}
 
+    @property
+    def threads(self) -> ast.expr | None:
+        """The ``threads`` argument; None when absent or ``None``."""
+        node = self.keywords.get("threads")
+        return None if isinstance(node, ast.Constant) and node.value is None else node
+
 
 @dataclass(eq=False)
 class Kernel:
@@ -290,6 +310,11 @@ class Kernel:
     operations: list[Operation] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
     unknown_calls: list[ast.Call] = field(default_factory=list)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the prim_func."""
+        return list(ast.walk(self.node))
 
     def parameter(self, name: str) -> Parameter | None:
         return next((p for p in self.parameters if p.name == name), None)
@@ -354,7 +379,8 @@ class Module:
             self.tree = ast.parse(self.text, str(path))
         except (ValueError, RecursionError, MemoryError) as error:
             raise SyntaxError(str(error) or type(error).__name__) from error
-        self.lines = self.text.splitlines()
+        self.lines = self.text.encode().splitlines()
+        self.nodes = list(ast.walk(self.tree))
         self.names: dict[str, str] = {}
         self._read_imports()
         self.scope = self._scope(self.tree, None)
@@ -365,7 +391,7 @@ class Module:
     # names
 
     def _read_imports(self) -> None:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     target = alias.name if alias.asname else alias.name.split(".")[0]
@@ -530,7 +556,7 @@ class Module:
                 return
             case ast.Name(id=name):
                 bound, where, _ = scope.lookup(name)
-                changed = next((n for n in ast.walk(self.tree) if _mutates(n, name)), None)
+                changed = next((n for n in self.nodes if _mutates(n, name)), None)
                 if bound is None:
                     unknown(f"{name} is not bound to one literal dictionary")
                 elif changed is not None:
@@ -601,6 +627,9 @@ class Module:
         """Elements of a tuple or list expression, also through a name."""
         if isinstance(node, ast.Tuple | ast.List):
             return tuple(node.elts)
+        if isinstance(node, ast.IfExp):
+            value = Evaluator(self, scope)(node.test)
+            return None if value is None else self.sequence(node.body if value else node.orelse, scope, depth + 1)
         if isinstance(node, ast.Name) and depth < 10:
             bound, where, _ = scope.lookup(node.id)
             return None if bound is None else self.sequence(bound, where, depth + 1)
@@ -662,8 +691,10 @@ class _Walker:
                 self._body(body, (*frames, Frame("loop", "while", statement)))
             case ast.If(test=test, body=body, orelse=orelse):
                 self._expression(test, frames, skip=True)
-                self._body(body, (*frames, Frame("branch", None, statement)))
-                self._body(orelse, (*frames, Frame("branch", None, statement, arm=1)))
+                value = Evaluator(self.module, self.kernel.scope)(test)
+                for arm, part in enumerate((body, orelse)):
+                    dead = isinstance(value, bool) and value is bool(arm)
+                    self._body(part, (*frames, Frame("branch", None, statement, arm=arm, dead=dead)))
             case ast.Expr(value=value):
                 self._expression(value, frames)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if self._allocate(name, call):
@@ -864,7 +895,7 @@ def _is_region(node: ast.expr) -> bool:
 
 
 def _resolve_memories(kernel: Kernel) -> None:
-    """Decide where ``alloc_shared`` and ``alloc_fragment`` buffers live from how they are used, as the compiler does."""
+    """Decide from their use where ``alloc_shared`` and ``alloc_fragment`` buffers live, as the compiler does."""
     buffers = kernel.buffers
     for operation in kernel.named("T.gemm_v0", "T.mma", "T.gemm"):
         left, right = ("L1", "L1") if operation.name != "T.mma" else ("L0A", "L0B")
