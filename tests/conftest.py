@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,7 @@ def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("XDG_CACHE_HOME", cache)
         patch.setenv("GIT_CONFIG_GLOBAL", str(config))
         patch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-        patch.setenv("COPIER_SETTINGS_PATH", str(home / "copier-settings.yml"))
+        patch.setenv("COPIER_SETTINGS_PATH", str(empty_settings(home)))
         for name in [name for name in os.environ if name.startswith("GIT_") and name[4:10] != "CONFIG"]:
             patch.delenv(name)
         # Where packages come from is the machine's business, not a setting under test.
@@ -52,6 +53,12 @@ def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home
 
 
+def empty_settings(home: Path) -> Path:
+    settings = home / "copier-settings.yml"
+    settings.write_text("{}\n", encoding="utf-8")
+    return settings
+
+
 @pytest.fixture(scope="session")
 def plain_template(tmp_path_factory: pytest.TempPathFactory, isolated_home: Path) -> Path:
     """The working tree as a plain folder: Copier renders it in place, without a clone."""
@@ -59,9 +66,9 @@ def plain_template(tmp_path_factory: pytest.TempPathFactory, isolated_home: Path
 
 
 @pytest.fixture(scope="session")
-def git_template(tmp_path_factory: pytest.TempPathFactory, isolated_home: Path) -> Path:
+def git_template(tmp_path_factory: pytest.TempPathFactory, plain_template: Path) -> Path:
     """The working tree as a repository with one commit and one tag, the newest version there is."""
-    folder = repository.copy_working_tree(tmp_path_factory.mktemp("repository") / "template")
+    folder = shutil.copytree(plain_template, tmp_path_factory.mktemp("repository") / "template")
     repository.commit_all(folder, "Working tree", repository.VERSION)
     return folder
 
