@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from harness.compiler import cache as caching
 from harness.compiler import process
 from harness.compiler.client import Compiler, CompilerError, Lowered, Request, find_compiler
@@ -137,7 +138,13 @@ def test_inspect_reports_factories_without_calling_them(uncached: Compiler, writ
         (START, "    block_M = M // 0\n", "python", 12, "ZeroDivisionError"),
         ("AUTO_SYNC", "AUTO_SINK", "python", 5, "PassConfigKey' has no attribute 'TL_ASCEND_AUTO_SINK'"),
         ("@tilelang.jit", "import torch; x = torch.rand(2)\n@tilelang.jit", "python", 10, "lowered without PyTorch"),
-        ("def kernel", "def other", "python", None, "no function 'kernel' decorated with @tilelang.jit; there are: other"),
+        (
+            "def kernel",
+            "def other",
+            "python",
+            None,
+            "no function 'kernel' decorated with @tilelang.jit; there are: other",
+        ),
         ("@tilelang.jit", "raise SystemExit(3)\n@tilelang.jit", "python", 10, "ended the process (status 3)"),
         ('"float16"', '"flaot16"', "compiler", 15, "unknown type flaot16"),
         ('"float16"', '"float64"', "compiler", None, "Unsupported data type: float64"),
@@ -183,14 +190,14 @@ def test_endless_loop_ends_in_time_and_the_worker_lives(
 
 
 def test_arguments_must_be_plain(uncached: Compiler, write: Callable[..., Request]) -> None:
-    with pytest.raises(CompilerError, match="must be plain values: M=<object"):
+    with pytest.raises(CompilerError, match=r"must be plain values: M=<object"):
         uncached.lower(write(M=object()))
-    with pytest.raises(CompilerError, match="unexpected keyword argument 'K'"):
+    with pytest.raises(CompilerError, match=r"unexpected keyword argument 'K'"):
         uncached.lower(write(K=1))
 
 
 def test_unreadable_file(uncached: Compiler, tmp_path: Path) -> None:
-    with pytest.raises(CompilerError, match="cannot be read: .*No such file"):
+    with pytest.raises(CompilerError, match=r"cannot be read: .*No such file"):
         uncached.lower(Request(tmp_path / "absent.py", "kernel", {}, "pto", "A2"))
 
 
@@ -272,9 +279,7 @@ def script(tmp_path: Path, text: str) -> Path:
         ("exec cat", "did not answer within 1 s"),
     ],
 )
-def test_command_that_is_no_compiler(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, words: str
-) -> None:
+def test_command_that_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, words: str) -> None:
     monkeypatch.setattr(process, "START_LIMIT", 1.0)
     use(monkeypatch, tmp_path, script(tmp_path, text))
     with pytest.raises(CompilerError) as caught:
@@ -286,13 +291,13 @@ def test_command_that_is_no_compiler(
 
 def test_command_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     use(monkeypatch, tmp_path, "/nowhere/python")
-    with pytest.raises(CompilerError, match="cannot start /nowhere/python: No such file"):
+    with pytest.raises(CompilerError, match=r"cannot start /nowhere/python: No such file"):
         find_compiler()
 
 
 def test_python_without_tilelang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     use(monkeypatch, tmp_path, sys.executable)
-    with pytest.raises(CompilerError, match="no module named 'tilelang'") as caught:
+    with pytest.raises(CompilerError, match=r"no module named 'tilelang'") as caught:
         find_compiler()
     assert caught.value.kind == "unavailable"
 
@@ -309,7 +314,7 @@ def gpu_edition(tmp_path: Path) -> Path:
 
 def test_gpu_edition_behind_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpu_edition: Path) -> None:
     use(monkeypatch, tmp_path, "env", f"PYTHONPATH={gpu_edition}", sys.executable)
-    with pytest.raises(CompilerError, match="is not TileLang-Ascend.*the edition for GPUs") as caught:
+    with pytest.raises(CompilerError, match=r"is not TileLang-Ascend.*the edition for GPUs") as caught:
         find_compiler()
     assert caught.value.kind == "wrong-package"
 
@@ -324,7 +329,7 @@ def test_gpu_edition_in_this_interpreter_is_passed_over(
         assert compiler.origin.name == "managed"
         assert "is not TileLang-Ascend" in compiler.describe()["passed_over"][0]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty-cache"))
-    with pytest.raises(CompilerError, match="no TileLang-Ascend compiler on this machine\n.*for GPUs") as caught:
+    with pytest.raises(CompilerError, match=r"no TileLang-Ascend compiler on this machine\n.*for GPUs") as caught:
         find_compiler()
     assert caught.value.kind == "wrong-package"
 
@@ -332,7 +337,7 @@ def test_gpu_edition_in_this_interpreter_is_passed_over(
 def test_no_compiler_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TILELANG_PYTHON", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty-cache"))
-    with pytest.raises(CompilerError, match="python -m harness toolchain install") as caught:
+    with pytest.raises(CompilerError, match=r"python -m harness toolchain install") as caught:
         find_compiler()
     assert caught.value.kind == "unavailable"
 

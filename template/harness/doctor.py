@@ -63,7 +63,8 @@ def _compiler() -> Entry:
         with find_compiler() as compiler:
             facts = compiler.describe()
     except CompilerError as error:
-        return Entry("compiler", title, False, error.message, unlocks, fix=INSTALL)
+        fix = error.cause if os.environ.get("TILELANG_PYTHON") else INSTALL
+        return Entry("compiler", title, False, error.message, unlocks, fix=fix)
     notes = "".join(f"\nnot used: {text}" for text in facts["passed_over"])
     detail = f"{facts['version']}, {compiler.origin.title}, Python {facts['python']}{notes}"
     return Entry("compiler", title, True, detail, unlocks, facts["package"])

@@ -50,7 +50,7 @@ def _status(as_json: bool) -> int:
         facts = prefix.facts()
         how = "emulated" if prefix.processor == "x86_64" else "native"
         print(f"TileLang-Ascend {facts['version']} on Python {facts['python']}, {how}, {megabytes(facts['bytes'])}, "
-              f"installed {facts['installed']}: {prefix.root}")  # fmt: skip
+              f"installed {facts['date']}: {prefix.root}")  # fmt: skip
     if not as_json:
         for other in layout.others():
             print(f"another version, of other packages: {other}")

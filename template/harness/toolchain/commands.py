@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.toolchain.errors import ToolchainError
+from harness.toolchain.errors import MORE_SPACE, ToolchainError
 
 
 class Commands:
@@ -67,8 +67,10 @@ class Commands:
         finally:
             self._running.discard(process)
         if process.returncode != 0:
-            raise ToolchainError(f"{what} failed ({Path(argv[0]).name}, exit status {process.returncode}):\n"
-                                 + _last(errors or text), fix)  # fmt: skip
+            if "No space left on device" in errors:
+                raise ToolchainError(f"{what}: no space left on device", MORE_SPACE)
+            program = f"{Path(argv[0]).name}, exit status {process.returncode}"
+            raise ToolchainError(f"{what} failed ({program}):\n{_last(errors or text)}", fix)
         return text or ""
 
     def stop(self) -> None:

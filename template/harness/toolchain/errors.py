@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MORE_SPACE = "Free some space or set XDG_CACHE_HOME to a folder on another disk."
+
 
 class ToolchainError(Exception):
     """The toolchain cannot be installed or removed; nothing is left half done.

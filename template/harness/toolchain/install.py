@@ -23,7 +23,7 @@ from harness.compiler import worker
 from harness.compiler.process import Worker, WorkerFailure
 from harness.toolchain import layout, recipe, system, wheels
 from harness.toolchain.commands import Commands
-from harness.toolchain.errors import ToolchainError
+from harness.toolchain.errors import MORE_SPACE, ToolchainError
 from harness.toolchain.layout import Prefix, megabytes
 from harness.toolchain.progress import Progress, show
 
@@ -74,15 +74,14 @@ def _install(shown: Progress, mirror: str, keyring: Path | None) -> Prefix:
             "python": recipe.PYTHON,
             "system": packages,
             "bytes": size,
-            "installed": time.strftime("%Y-%m-%d %H:%M"),
+            "date": time.strftime("%Y-%m-%d %H:%M"),
         }
         (prefix.root / layout.STAMP).write_text(json.dumps(facts, indent=1) + "\n")
         if final.exists():  # without a stamp: not of this program's making
             shutil.rmtree(final)
         prefix.root.rename(final)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        fix = "Free some space or set XDG_CACHE_HOME to a folder on another disk." if full else ""
+        fix = MORE_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise ToolchainError(f"{error.filename or temporary}: {error.strerror or error}", fix) from error
     finally:
         commands.stop()
@@ -191,7 +190,7 @@ def _check_space(shown: Progress, needed: int) -> None:
     if free < needed:
         raise ToolchainError(
             f"{layout.home()}: {megabytes(needed)} needed, only {megabytes(free)} free",
-            "Free some space or set XDG_CACHE_HOME to a folder on another disk.",
+            MORE_SPACE,
         )
 
 

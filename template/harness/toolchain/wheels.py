@@ -36,7 +36,7 @@ def download(requirements: Sequence[str], tags: Sequence[str], folder: Path, com
         [*command, "download", *options, *tags, "--dest", str(folder), "--requirement", str(listed)],
         what=f"downloading {names}",
         fix="Check the network and pip's configuration (`pip config list`), then run the same command again.",
-        environment={**os.environ, "PIP_REQUIRE_VIRTUALENV": "0", **extra},
+        environment={**os.environ, "PIP_REQUIRE_VIRTUALENV": "0", "TMPDIR": str(folder), **extra},
     )
     return sorted(folder.glob("*.whl"))
 
