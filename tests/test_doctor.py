@@ -11,6 +11,7 @@ import pytest
 
 from harness import doctor
 from harness.compiler.client import find_compiler
+from harness.vnpu import build
 
 
 def run(*options: str) -> int:
@@ -27,6 +28,11 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TILELANG_PYTHON", "ASCEND_HOME_PATH", "CXX"):
         monkeypatch.delenv(name, raising=False)
 
+    def find_cxx() -> None:
+        raise build.CompilerNotFound("no C++ compiler for the virtual NPU. Needed is one of: …")
+
+    monkeypatch.setattr(build, "find_cxx", find_cxx)
+
 
 @pytest.mark.usefixtures("bare")
 def test_bare_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +45,7 @@ def test_bare_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     assert run("--require", "python", "--require", "cache") == 0
     assert run("--require", "compiler") == 2
     assert run("--require", "npu") == 2
+    assert f"To get C++ compiler: {sys.executable} -m pip install ziglang" in shown
 
 
 @pytest.mark.usefixtures("bare")
