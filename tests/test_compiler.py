@@ -334,6 +334,29 @@ def test_gpu_edition_in_this_interpreter_is_passed_over(
     assert caught.value.kind == "wrong-package"
 
 
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_edition_that_needs_pytorch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, with_torch: bool) -> None:
+    """Doubles of an edition which asks more of PyTorch than the placeholder has, and of PyTorch."""
+    files = {
+        "tilelang/VERSION": "9.9",
+        "tilelang/transform/pass_config.py": "AUTO_SYNC = 'tl.ascend_auto_sync'",
+        "tilelang/__init__.py": "import torch, types\ntorch.special\ndef disable_cache(): pass\n"
+        "PassConfigKey = types.SimpleNamespace(TL_ASCEND_AUTO_SYNC='')",
+        "tvm/script/parser/core/diagnostics.py": "Diagnostics = None",
+        "torch.py": "special = 1" if with_torch else "raise ImportError('libhccl.so: cannot open shared object file')",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    use(monkeypatch, tmp_path, "env", f"PYTHONPATH={tmp_path}", sys.executable)
+    if with_torch:
+        with find_compiler() as compiler:
+            assert compiler.version == "9.9"
+    else:
+        with pytest.raises(CompilerError, match=r"ImportError: libhccl.so: cannot open shared object file"):
+            find_compiler()
+
+
 def test_no_compiler_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TILELANG_PYTHON", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty-cache"))

@@ -8,6 +8,7 @@ content, and a cached result starts nothing.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import threading
@@ -105,7 +106,7 @@ class Compiler:
         identity = self.identity()
         if self.origin.sees(identity):
             return Path(identity.package)
-        return fetch_headers(identity, lambda names: self._result({"op": "headers", "names": names})[0]["archive"])
+        return fetch_headers(identity, lambda names: self._do("headers", None, names=names)["result"]["archive"])
 
     def identity(self) -> Identity:
         """What the compiler is; asks the worker only where it is not remembered."""
@@ -141,17 +142,13 @@ class Compiler:
         key = digest(
             process.sources(), self.identity().key, source, request.factory, arguments, request.target, request.platform
         )
-        if (document := self._cache.get(key)) is not None:
-            try:
-                return Lowered.from_json(document)
-            except (KeyError, TypeError):
-                pass  # written by another version of this module
+        if (answer := self._cache.get(key)) is not None:
+            with contextlib.suppress(KeyError, TypeError):  # damaged
+                return Lowered.from_answer(request, answer, cached=True)
         fields = {"factory": request.factory, "arguments": arguments, "target": request.target}
-        job = {"op": "lower", "path": str(request.path), "source": source, "platform": request.platform, **fields}
-        result, seconds = self._result(job, request.path)
-        lowered = Lowered.from_answer(request, result, seconds)
-        self._cache.put(key, lowered.to_json())
-        return lowered
+        answer = self._do("lower", request.path, source=source, platform=request.platform, **fields)
+        self._cache.put(key, {"result": answer["result"], "seconds": answer["seconds"]})
+        return Lowered.from_answer(request, answer)
 
     def inspect(self, path: Path, *, platform: str = "A2") -> tuple[Factory, ...]:
         """Describes the kernel factories of a file without calling them.
@@ -159,16 +156,15 @@ class Compiler:
         Raises:
             CompilerError: The file cannot be run, for example since its module-level code needs PyTorch.
         """
-        job = {"op": "inspect", "path": str(path), "source": _read(path), "platform": platform}
-        result, _ = self._result(job, path)
-        return tuple(Factory.from_answer(factory) for factory in result["factories"])
+        answer = self._do("inspect", path, source=_read(path), platform=platform)
+        return tuple(Factory.from_answer(factory) for factory in answer["result"]["factories"])
 
-    def _result(self, job: Mapping[str, Any], path: Path | None = None) -> tuple[dict[str, Any], float]:
-        job = {**job, "time_limit": self.time_limit}
+    def _do(self, operation: str, path: Path | None, **fields: Any) -> dict[str, Any]:
+        job = {"op": operation, "path": str(path), "time_limit": self.time_limit, **fields}
         answer = self._ask(job)
         if "error" in answer:
             raise explained(answer, job, path)
-        return answer["result"], float(answer["seconds"])
+        return answer
 
     def _ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
         with self._lock:

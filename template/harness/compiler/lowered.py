@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -108,35 +108,29 @@ class Lowered:
         return tuple(sorted(found, key=lambda buffer: (buffer.memory, buffer.address, buffer.name)))
 
     @classmethod
-    def from_answer(cls, request: Request, result: Mapping[str, Any], seconds: float) -> Self:
-        """Builds the record from a worker's answer."""
-        found = result["buffers"]
+    def from_answer(cls, request: Request, answer: Mapping[str, Any], *, cached: bool = False) -> Self:
+        """The record of a worker's answer to a request.
+
+        Raises:
+            KeyError, TypeError: It is of another version of the worker.
+        """
+        result = dict(answer["result"])
+        found, parameters = result.pop("buffers"), result.pop("parameters")
+        positions: dict[str, Any] = {
+            name: tuple(result.pop(name)) for name in ("out_idx", "workspace_idx", "auto_workspaces")
+        }
         return cls(
-            source=result["source"],
             target=request.target,
             platform=request.platform,
-            parameters=tuple(Parameter.of(**parameter) for parameter in result["parameters"]),
-            out_idx=tuple(result["out_idx"]),
-            workspace_idx=tuple(result["workspace_idx"]),
-            auto_workspaces=tuple(result["auto_workspaces"]),
-            pass_configs=dict(result["pass_configs"]),
+            parameters=tuple(Parameter.of(**parameter) for parameter in parameters),
             address_map={buffer["name"]: buffer["address"] for buffer in found if buffer["address"] is not None},
             size_map={buffer["name"]: buffer["bytes"] for buffer in found},
             memories={buffer["name"]: buffer["memory"] for buffer in found},
-            seconds=seconds,
+            seconds=answer["seconds"],
+            cached=cached,
+            **positions,
+            **result,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """For the cache; `from_json` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        tuples = {name: tuple(data[name]) for name in ("out_idx", "workspace_idx", "auto_workspaces")}
-        parameters = tuple(
-            Parameter(item["dtype"], tuple(item["shape"]), tuple(item["symbolic"])) for item in data["parameters"]
-        )
-        return replace(cls(**{**data, **tuples, "parameters": parameters}), cached=True)
 
 
 @dataclass(frozen=True)

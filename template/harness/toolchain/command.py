@@ -40,7 +40,7 @@ def _status(as_json: bool) -> int:
     prefix = layout.installed()
     if as_json:
         others = [str(path) for path in layout.others()]
-        facts = layout.summary(prefix) if prefix else {}
+        facts = {"path": str(prefix.root), "emulated": prefix.processor == "x86_64", **prefix.facts()} if prefix else {}
         print(json.dumps({"installed": prefix is not None, **facts, "others": others}, indent=1))
     elif prefix is None:
         print(

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,8 +120,3 @@ def size(folder: Path) -> int:
 
 def megabytes(count: int) -> str:
     return f"{count / 1e6:,.0f} MB"
-
-
-def summary(prefix: Prefix) -> Mapping[str, Any]:
-    """A toolchain's description for ``status`` and ``doctor``."""
-    return {"path": str(prefix.root), "emulated": prefix.processor == "x86_64", **prefix.facts()}
