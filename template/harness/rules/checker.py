@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ declare(
 _EMPTY = ast.FunctionDef(
     "", ast.arguments([], [], None, [], [], None, []), [], []
 )  # for a factory whose kernel is elsewhere
+LOWERED = {"TLA214", "TLA414"}
+"""Rules that look at generated code, so that a comment for them may seem unused to the others."""
 _IGNORE = re.compile(r"#\s*tla:\s*ignore(?:\[([^\]]*)\])?[ \t:-]*(.*)$")
 
 
@@ -91,50 +93,41 @@ def _cannot_tell(module: Module, context: Context) -> Iterable[Hit]:
         )
 
 
+def _ignores(lines: Sequence[bytes]) -> Iterator[tuple[int, int, list[str], str]]:
+    """The silencing comments: line, column, ids, reason."""
+    for number, line in enumerate(lines, 1):
+        match = _IGNORE.search(line.decode(errors="replace")) if b"tla:" in line else None
+        if match is not None:
+            ids = [part.strip() for part in (match[1] or "").split(",") if part.strip()]
+            yield number, match.start() + 1, ids, match[2].strip()
+
+
 def _suppress(module: Module, findings: list[Finding]) -> list[Finding]:
     """Drop findings whose line carries ``# tla: ignore[ID] reason``; judge the comments themselves."""
-    if "tla:" not in module.text:
-        return findings
-    kept = list(findings)
-    for number, line in enumerate(module.lines, 1):
-        match = _IGNORE.search(line.decode(errors="replace"))
-        if match is None:
-            continue
-        ids = [part.strip() for part in (match[1] or "").split(",") if part.strip()]
-        silenced = [f for f in kept if f.line == number and f.rule in ids]
-        column = match.start() + 1
-        if not match[2].strip() or not ids:
-            lacks = "the rule's id" if not ids else "a reason"
-            kept.append(
-                Finding(
-                    "TLA003",
-                    f"the comment lacks {lacks}: it silences nothing",
-                    module.path,
-                    number,
-                    column,
-                    "write # tla: ignore[TLA203] because …",
-                )
-            )
-        elif not silenced:
-            kept.append(
-                Finding(
-                    "TLA004",
-                    f"{', '.join(ids)} does not occur on this line",
-                    module.path,
-                    number,
-                    column,
-                    "remove the comment",
-                    "warning",
-                )
-            )
-        else:
-            kept = [f for f in kept if f not in silenced]
-    return sorted(kept, key=lambda f: (f.line, f.column, f.rule))
+    for number, column, ids, why in list(_ignores(module.lines)):
+        silenced = [f for f in findings if f.line == number and f.rule in ids]
+        if not why or not ids:
+            lacks = "a reason" if ids else "the rule's id"
+            fix = "write # tla: ignore[TLA203] why"
+            message = f"the comment lacks {lacks}: it silences nothing"
+            findings.append(Finding("TLA003", message, module.path, number, column, fix))
+        elif silenced:
+            findings = [f for f in findings if f not in silenced]
+        elif not LOWERED & set(ids):
+            message = f"{', '.join(ids)} does not occur on this line"
+            findings.append(Finding("TLA004", message, module.path, number, column, "remove the comment", "warning"))
+    return sorted(findings, key=lambda f: (f.line, f.column, f.rule))
 
 
 def check_lowered(lowered: Lowered, path: Path, context: Context) -> list[Finding]:
     """Findings of the rules that look at generated code; ``path`` is the kernel's file."""
-    return lowered_rules.check(lowered, path, context)
+    findings = lowered_rules.check(lowered, path, context)
+    try:
+        lines = path.read_bytes().splitlines() if findings else []
+    except OSError:
+        return findings
+    silenced = {(number, id) for number, _, ids, why in _ignores(lines) if why for id in ids}
+    return [finding for finding in findings if (finding.line, finding.rule) not in silenced]
 
 
 def check_project(root: Path, context: Context) -> list[Finding]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from harness.rules.model import Module
 from harness.rules.registry import Context, Finding, Hit, declare, finding
 
 if TYPE_CHECKING:
@@ -21,120 +23,34 @@ declare(
 declare("TLA414", "scalar-loop", "A loop over single elements uses one lane of the vector unit.", severity="warning")
 
 LIMIT = 200_000
-"""Steps after which counting is given up."""
+"""Flag calls after which counting is given up."""
 
-_SET = re.compile(
-    r"(?:set_flag_pipeline|SetFlag)<(?:AscendC::HardEvent::)?(?:PIPE_)?(\w+?)(?:, PIPE_|_)(\w+)> ?\((.+)\)"
+_FLAG = re.compile(
+    r"(set|wait)_flag(?:_pipeline<PIPE_(\w+), PIPE_(\w+)> \(|\(PIPE_(\w+), PIPE_(\w+), (?:EVENT_ID)?)(.+)\)$"
 )
-_WAIT = re.compile(
-    r"(?:wait_flag_pipeline|WaitFlag)<(?:AscendC::HardEvent::)?(?:PIPE_)?(\w+?)(?:, PIPE_|_)(\w+)> ?\((.+)\)"
-)
-_PLAIN = re.compile(r"^(set_flag|wait_flag)\(PIPE_(\w+), PIPE_(\w+), (?:EVENT_ID)?(.+)\)")
-_CROSS_SET = re.compile(r"(?:set_cross_flag<PIPE_\w+>\((\w.*?), (\d)\)|CrossCoreSetFlag<0x(\d), PIPE_\w+>\((.+)\))")
-_CROSS_WAIT = re.compile(r"(?:wait_cross_flag|CrossCoreWaitFlag)\((.+?)\)$")
 _FOR = re.compile(r"for \(int(?:32|64)_t (\w+) = (.+?); \1 < (.+?); \+\+\1\) \{")
-_DECLARED = re.compile(r"(?:auto|u?int(?:32|64)_t|bool) (\w+) = (.+)$")
-_CORE = {"__DAV_C220_CUBE__": "C", "__DAV_C220_VEC__": "V", "ASCEND_IS_AIC": "C", "ASCEND_IS_AIV": "V"}
+_ASSIGNED = re.compile(r"(?:(?:auto|bool|u?int\d+_t|int) )?(\w+) = (.+)$")
+_GUARD = {"C": "__DAV_C220_CUBE__", "V": "__DAV_C220_VEC__"}
+_SCALAR_LOOP = re.compile(r"for \([^\n]*\{\s*for \([^\n]*\{[^{}]*\.SetValue\(")
+
+Flag = tuple[str, str, int]  # setting pipe, waiting pipe, id
 
 
 class Unknown(Exception):
     """The code's course depends on what is known only on the device."""
 
 
-def body(source: str) -> list[str]:
-    """Statements of the kernel function, one a line."""
-    start = source.index("main_kernel(")
-    end = source.find('extern "C" void call', start)
-    end = source.find("void main_kernel_tiling", start) if "main_kernel_tiling" in source[start:] else end
-    return [line.strip().rstrip(";") for line in source[start:end].splitlines()[1:] if line.strip()]
-
-
 def _expression(text: str) -> str:
     """A C integer expression as Python."""
-    text = re.sub(r"\((?:bool|u?int(?:32|64)_t|int|half|float)\)", "", text)
-    text = re.sub(r"(?<![<>=!/])/(?!/)", "//", text.replace("&&", " and ").replace("||", " or "))
-    text = re.sub(r"!(?!=)", " not ", text)
+    text = re.sub(r"\((?:bool|u?int\d+_t|int|half|float)\)", "", text)
+    text = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or "))
     if re.search(r"[?\[{\"]|->|GetValue|::", text):
         raise Unknown(text)
-    return re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text)
+    return text.replace("/", "//")
 
 
-def program(lines: list[str], core: str) -> str:
-    """The course of one core as a Python function that yields ``(kind, key)`` for every flag call.
-
-    Raises:
-        Unknown: A loop bound, condition or flag number depends on data.
-    """
-    out, depth, stack = ["def run(cid, vid):"], 1, [""]
-    skip = 0  # braces or preprocessor blocks of the other core
-
-    def emit(text: str) -> None:
-        out.append("    " * depth + text)
-
-    has_flags = [re.search(r"[Ff]lag", line) is not None for line in lines]
-    guard: list[str] = []
-    for number, line in enumerate(lines):
-        if line.startswith("#if"):
-            guard.append(next((c for name, c in _CORE.items() if name in line), "?"))
-            continue
-        if line.startswith("#endif"):
-            guard.pop()
-            continue
-        if line.startswith("#") or any(g not in (core, "?") for g in guard):
-            continue
-        if skip:
-            skip += line.count("{") - line.count("}")
-            continue
-        if line in ("}", "} else {") or line.startswith("} else"):
-            depth -= 1
-            kind = stack.pop()
-            if line != "}" and kind == "if":
-                emit("else:")
-                stack.append("if")
-                depth += 1
-                emit("pass")
-            continue
-        loop = _FOR.match(line)
-        if loop is not None:
-            block = _block(lines, number)
-            if not any(has_flags[number : number + block]):
-                skip = 1
-                continue
-            emit(f"for {loop[1]} in range({_expression(loop[2])}, {_expression(loop[3])}):")
-        elif line.startswith("if ASCEND_IS"):
-            if _CORE[line.split()[1]] != core:
-                skip = 1
-                continue
-            emit("if True:")
-        elif line.startswith("if (") and line.endswith("{"):
-            if not any(has_flags[number : number + _block(lines, number)]):
-                skip = 1
-                continue
-            emit(f"if {_expression(line[3:-1].strip())}:")
-        elif line.startswith("while"):
-            raise Unknown(line)
-        elif line.endswith("{"):
-            emit("if True:")
-        else:
-            for kind, key in _event(line):
-                emit(f"yield {kind!r}, {key}")
-            declared = _DECLARED.match(line)
-            if declared is not None and declared[1] not in ("cid", "vid"):
-                try:
-                    emit(f"{declared[1]} = {_expression(declared[2])}")
-                except Unknown:
-                    emit(f"{declared[1]} = None")
-            continue
-        stack.append("if" if not line.startswith("for") else "for")
-        depth += 1
-        emit("pass")
-    emit("return")
-    emit("yield")
-    return "\n".join(out)
-
-
-def _block(lines: list[str], start: int) -> int:
-    """How many lines the block that opens at ``start`` has."""
+def _length(lines: Sequence[str], start: int) -> int:
+    """How many lines the block has that opens at ``start``."""
     depth = 0
     for offset, line in enumerate(lines[start:]):
         depth += line.count("{") - line.count("}")
@@ -143,63 +59,116 @@ def _block(lines: list[str], start: int) -> int:
     return len(lines) - start
 
 
-def _event(line: str) -> Iterator[tuple[str, str]]:
-    for kind, pattern in (("set", _SET), ("wait", _WAIT)):
-        match = pattern.search(line)
-        if match is not None:
-            yield kind, f"('{match[1]}', '{match[2]}', {_expression(match[3])})"
-            return
-    plain = _PLAIN.match(line)
-    if plain is not None:
-        yield plain[1][:-5], f"('{plain[2]}', '{plain[3]}', {_expression(plain[4])})"
-        return
-    crossing = _CROSS_SET.search(line)
-    if crossing is not None:
-        yield "cross set", f"({_expression(crossing[1] or crossing[4])}, {crossing[2] or crossing[3]})"
-        return
-    awaiting = _CROSS_WAIT.search(line)
-    if awaiting is not None:
-        yield "cross wait", f"({_expression(awaiting[1])},)"
+def program(source: str, core: str) -> str:
+    """One core's course through generated ``pto`` code, as a Python generator of its flag calls.
+
+    Raises:
+        Unknown: A loop, a condition or a flag depends on data.
+    """
+    code = source[source.index("main_kernel(") : source.index('extern "C" void call')]
+    lines = [line.strip().rstrip(";") for line in code.splitlines()[1:] if line.strip()]
+    out = ["def run(cid, vid):"]
+    indent, other = 1, False
+    skipped_until = 0
+    for number, line in enumerate(lines):
+        if line.startswith("#"):
+            other = line.startswith("#if") and _GUARD[core] not in line
+            continue
+        if other or number < skipped_until:
+            continue
+        put = "    " * indent
+        if line.startswith("}"):
+            indent -= 1
+            if indent == 0:
+                break
+            if "else" in line:
+                out.append("    " * indent + "else:")
+                indent += 1
+                out.append("    " * indent + "pass")
+        elif line.endswith("{"):
+            size = _length(lines, number)
+            inside = any(_FLAG.search(inner) for inner in lines[number : number + size])
+            loop = _FOR.match(line)
+            try:
+                if loop is not None and inside:
+                    out.append(f"{put}for {loop[1]} in range({_expression(loop[2])}, {_expression(loop[3])}):")
+                elif line.startswith("if "):
+                    out.append(f"{put}if {_expression(line[3:-1].strip())}:")
+                elif line == "{":
+                    out.append(f"{put}if True:")
+                else:
+                    raise Unknown(line)
+            except Unknown:
+                if inside:
+                    raise
+                skipped_until = number + size + 1
+                continue
+            indent += 1
+            out.append("    " * indent + "pass")
+        elif (flag := _FLAG.search(line)) is not None:
+            names = f"{flag[2] or flag[4]!r}, {flag[3] or flag[5]!r}"
+            out.append(f"{put}yield {flag[1]!r}, ({names}, {_expression(flag[6])})")
+        elif (assigned := _ASSIGNED.match(line)) is not None and assigned[1] not in ("cid", "vid"):
+            try:
+                value = _expression(assigned[2])
+            except Unknown:
+                value = "None"
+            out += [f"{put}try: {assigned[1]} = {value}", f"{put}except (NameError, TypeError): {assigned[1]} = None"]
+    return "\n".join([*out, "    return", "    yield"])
 
 
-def count(source: str, core: str) -> Counter[tuple[str, tuple[object, ...]]]:
+def count(source: str, core: str) -> Counter[tuple[str, Flag]]:
     """How often block 0 sets and waits for each flag on one core (``C``, or ``V``: its first vector core).
 
     Raises:
         Unknown: That depends on data, or takes too many steps.
     """
-    scope: dict[str, object] = {}
+    scope: dict[str, Any] = {"__builtins__": {"range": range, "NameError": NameError, "TypeError": TypeError}}
+    counter: Counter[tuple[str, Flag]] = Counter()
     try:
-        exec(
-            compile(program(body(source), core), "<generated code>", "exec"), {"__builtins__": {"range": range}}, scope
-        )
-        events = scope["run"](0, 0)  # type: ignore[operator]
-        counter: Counter[tuple[str, tuple[object, ...]]] = Counter()
-        for steps, event in enumerate(events):
-            if steps > LIMIT:
-                raise Unknown("too long")
+        exec(compile(program(source, core), "<generated code>", "exec"), scope)
+        for event in scope["run"](0, 0):
             counter[event] += 1
-        return counter
-    except (NameError, TypeError, SyntaxError, ZeroDivisionError, IndexError) as error:
+            if counter.total() > LIMIT:
+                raise Unknown("too many flags to count")
+    except (NameError, TypeError, SyntaxError, ArithmeticError, ValueError) as error:
         raise Unknown(str(error)) from error
+    return counter
 
 
 def check(lowered: Lowered, path: Path, context: Context) -> list[Finding]:
-    """Findings in one lowered kernel; positions are those of the kernel file as a whole."""
-    findings = []
-    for core, word in (("C", "cube"), ("V", "vector")):
-        try:
-            counted = count(lowered.source, core)
-        except (Unknown, ValueError):
-            continue
-        for key in dict.fromkeys(key for kind, key in counted if kind in ("set", "wait")):
-            sets, waits = counted["set", key], counted["wait", key]
-            if sets != waits:
-                flag = f"flag {key[2]} from {key[0]} to {key[1]}"
-                message = f"on the {word} core {flag} is set {sets} times and waited for {waits} times"
-                fix = "before the first loop, set what it waits for; after the last, wait for what it set"
-                findings.append(finding("TLA214", path, Hit(1, message, fix)))
-    if re.search(r"for \([^\n]*\{\s*for \([^\n]*\{[^{}]*\.SetValue\(", lowered.source):
-        fix = "write the T.Parallel body as plain arithmetic on whole rows, or use T.tile operations"
-        findings.append(finding("TLA414", path, Hit(1, "two nested loops set single elements of a tile", fix)))
-    return findings
+    """Findings in one lowered kernel, placed where the file makes the flag or the loop."""
+    if lowered.target != "pto":
+        return []
+    try:
+        module = Module(path)
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return []
+    hits = [("TLA214", hit) for core in "CV" for hit in _flags(lowered.source, core, module)]
+    if _SCALAR_LOOP.search(lowered.source):
+        loops = (op for factory in module.factories for k in factory.kernels for op in k.named("T.assign") if op.loops)
+        place = next((op.loops[0].node for op in loops), 1)
+        fix = "write the T.Parallel body as arithmetic on whole rows, or use T.tile operations"
+        hits.append(("TLA414", Hit(place, "nested loops set single elements of a tile", fix)))
+    return [finding(rule, path, hit, module.lines) for rule, hit in hits]
+
+
+def _flags(source: str, core: str, module: Module) -> Iterator[Hit]:
+    try:
+        counted = count(source, core)
+    except Unknown:
+        return
+    for flag in dict.fromkeys(flag for _, flag in counted):
+        sets, waits = counted["set", flag], counted["wait", flag]
+        if sets != waits:
+            calls = (op for f in module.factories for k in f.kernels for op in k.named("T.set_flag", "T.wait_flag"))
+            pair = [f"'{pipe.lower()}'" for pipe in flag[:2]]
+            place = next((op.node for op in calls if [ast.unparse(a).lower() for a in op.arguments[:2]] == pair), 1)
+            word = {"C": "cube", "V": "vector"}[core]
+            message = (
+                f"the {word} core sets flag {flag[2]} from {flag[0]} to {flag[1]} {sets} times"
+                f" and waits for it {waits} times"
+            )
+            yield Hit(
+                place, message, "set before the first loop what it waits for, wait after the last for what is left"
+            )
