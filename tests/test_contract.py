@@ -18,6 +18,7 @@ from copier._main import Worker
 from jinja2 import TemplateSyntaxError, nodes
 
 import repository
+import tables
 from repository import ROOT
 
 pytestmark = pytest.mark.contract
@@ -111,7 +112,8 @@ def test_templates_parse(worker: Worker, path: Path) -> None:
         tree = worker.jinja_env.parse(source, filename=str(path))
     except TemplateSyntaxError as error:
         pytest.fail(f"{path}:{error.lineno}: {error.message}")
-    for wanted in [*tree.find_all(nodes.Include), *tree.find_all(nodes.FromImport)]:
+    includes: list[nodes.Include | nodes.FromImport] = [*tree.find_all(nodes.Include), *tree.find_all(nodes.FromImport)]
+    for wanted in includes:
         if isinstance(wanted.template, nodes.Const):
             assert (ROOT / wanted.template.value).is_file(), f"{path}:{wanted.lineno}: {wanted.template.value}"
 
@@ -317,6 +319,12 @@ def test_hooks_use_the_standard_library_only() -> None:
         modules |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         foreign = {name.split(".")[0] for name in modules} - sys.stdlib_module_names - hooks
         assert foreign == set(), path.name
+
+
+def test_documentation_is_fresh() -> None:
+    """The README's tables are what the catalog and the questions say; `make docs` writes them."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert tables.refreshed(text) == text
 
 
 def test_no_machine_paths() -> None:

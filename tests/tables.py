@@ -1,0 +1,107 @@
+"""Writes the README's tables from the catalog and the questions: ``make docs``. A test fails where they are stale."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+
+import repository
+
+README = repository.ROOT / "README.md"
+SHORT = {
+    "auto_sync": "AUTO_SYNC",
+    "memory_planning": "MEMORY_PLANNING",
+    "auto_cv_combine": "AUTO_CV_COMBINE",
+    "auto_cv_sync": "AUTO_CV_SYNC",
+}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def scenarios() -> str:
+    rows = []
+    for name, row in repository.catalog()["scenarios"].items():
+        released, strict = row["switches"].values()
+        cells = []
+        for switch in SHORT:
+            on, later = released[switch], strict[switch]
+            cells.append(word(on) if on == later else f"{word(on)} (strict-scope: {word(later)})")
+        rows.append([f"`{name}`", row["purpose"], *cells, "by hand" if "manual" in row["scope"].values() else "no"])
+    return table(["scenario", "for", *SHORT.values(), "`T.Scope`"], rows)
+
+
+def word(on: bool) -> str:
+    return "on" if on else "–"
+
+
+def operators() -> str:
+    rows = [
+        [f"`{scenario}`", f"`{name}`", record["title"], ", ".join(record["dtypes"]), ", ".join(record["platforms"])]
+        for scenario, records in repository.catalog()["operators"].items()
+        for name, record in records.items()
+    ]
+    return table(["scenario", "operator", "computes", "element types", "chips"], rows)
+
+
+def hardware() -> str:
+    chips = repository.catalog()["hardware"]
+    head = ["memory", "used for", "alignment", *chips]
+    first = next(iter(chips.values()))["memory"]
+    rows = [
+        [name, row["use"], f"{row['align']} B", *(f"{chip['memory'][name]['bytes']:,}" for chip in chips.values())]
+        for name, row in first.items()
+    ]
+    return table(head, rows)
+
+
+def questions() -> str:
+    rows = []
+    sizes: list[str] = []
+    for name, row in repository.questions().items():
+        if row.get("when") is False:
+            continue
+        if "size-check.jinja" in row.get("validator", ""):
+            sizes.append(f"`{name}`")
+            continue
+        rows.append([f"`{name}`", " ".join(row["help"].split()), default_of(row)])
+        if name == "dtype":
+            rows.append(["", "", ""])
+    place = rows.index(["", "", ""])
+    rows[place] = [", ".join(sizes), "Problem and block sizes of the operator; refused where they do not fit.", "fit"]
+    return table(["question", "what for", "default"], rows)
+
+
+def default_of(row: dict[str, object]) -> str:
+    """A plain default as it stands; one that depends on other answers in words."""
+    default = row["default"]
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return "depends on earlier answers" if "{" in str(default) else f"`{default}`"
+
+
+GENERATED = {"scenarios": scenarios, "operators": operators, "hardware": hardware, "questions": questions}
+
+
+def refreshed(text: str) -> str:
+    """The text with every ``<!-- generated NAME -->`` region written anew."""
+
+    def write(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{GENERATED[match[2]]()}\n{match[3]}"
+
+    return re.sub(r"(<!-- generated (\w+) -->)\n.*?(<!-- end -->)", write, text, flags=re.DOTALL)
+
+
+def main() -> int:
+    """Rewrites the README."""
+    text = README.read_text(encoding="utf-8")
+    README.write_text(refreshed(text), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
