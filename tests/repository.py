@@ -16,6 +16,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "99.0.0"  # newer than any release, so that Copier takes the working tree
+NAME = "my_kernel"  # long enough to show what a name does to line lengths
 Answers = Mapping[str, Any]
 
 
@@ -33,7 +34,7 @@ class Starter:
     @property
     def answers(self) -> dict[str, Any]:
         """Answers that select it; the rest are defaults."""
-        return {"kernel_name": "k", "scenario": self.scenario, "operator": self.operator, "dtype": self.dtype}
+        return {"kernel_name": NAME, "scenario": self.scenario, "operator": self.operator, "dtype": self.dtype}
 
 
 def load_yaml(path: Path) -> Any:

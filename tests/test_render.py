@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import repository
-from repository import ROOT, Starter
+from repository import NAME, ROOT, Starter
 
 pytestmark = pytest.mark.render
 
@@ -97,14 +97,14 @@ class TestStarter:
 
     def test_kernel_is_plain_tilelang(self, package: Package, starter: Starter) -> None:
         """It can be lifted out of the package as it is."""
-        tree = ast.parse((package(**starter.answers) / "src/k/kernel.py").read_text(encoding="utf-8"))
+        tree = ast.parse((package(**starter.answers) / f"src/{NAME}/kernel.py").read_text(encoding="utf-8"))
         modules = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
         modules |= {
             "." * node.level + (node.module or "") for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
         }
         foreign = {module.split(".")[0] for module in modules} - {"tilelang"} - sys.stdlib_module_names
         assert foreign == set()
-        assert "k" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert NAME in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
     def test_pass_configs_are_the_catalog_row(self, package: Package, starter: Starter) -> None:
         catalog = repository.catalog()
@@ -112,7 +112,7 @@ class TestStarter:
         for era, row in catalog["scenarios"][starter.scenario]["switches"].items():
             root = package(**starter.answers, compiler_era=era)
             expected = {f"TL_ASCEND_{name.upper()}" for name, on in record.get("switches", row).items() if on}
-            assert pass_configs(root / "src/k/kernel.py") == expected, era
+            assert pass_configs(root / f"src/{NAME}/kernel.py") == expected, era
 
 
 def pass_configs(kernel: Path) -> set[str]:
@@ -167,7 +167,7 @@ def test_cv_exchange(package: Package, exchange: str) -> None:
     for scenario, records in repository.catalog()["operators"].items():
         for operator, record in records.items():
             if exchange in record.get("cv_exchange", ()):
-                root = package(kernel_name="k", scenario=scenario, operator=operator, cv_exchange=exchange)
+                root = package(kernel_name=NAME, scenario=scenario, operator=operator, cv_exchange=exchange)
                 parse_everything(root)
                 ruff(root)
 
@@ -236,10 +236,10 @@ OPERATORS = sorted({(starter.scenario, starter.operator) for starter in STARTERS
 @pytest.mark.parametrize(("scenario", "operator"), OPERATORS)
 def test_types(package: Package, scenario: str, operator: str) -> None:
     """What a package brings besides its kernel satisfies mypy --strict; TileLang's annotations are not Python types."""
-    root = package(kernel_name="k", scenario=scenario, operator=operator)
+    root = package(kernel_name=NAME, scenario=scenario, operator=operator)
     command = [sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", "--ignore-missing-imports"]
     command += ["--follow-imports=silent", f"--cache-dir={ROOT / '.mypy_cache/packages'}"]
-    command += [f"src/k/{name}" for name in ("__init__.py", "inputs.py", "reference.py")]
+    command += [f"src/{NAME}/{name}" for name in ("__init__.py", "inputs.py", "reference.py")]
     environment = os.environ | {"MYPYPATH": "src:."}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, env=environment)
     wrong = [line for line in done.stdout.splitlines() if ": error:" in line and "kernel.py" not in line]

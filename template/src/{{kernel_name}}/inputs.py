@@ -59,7 +59,8 @@ class Inputs:
         shape = tuple(int(size) for size in value.shape)
         self._check_shape(name, shape, dims)
         if not is_contiguous(value):
-            raise ValueError(f"{self._where(name)} is not contiguous (a slice or a transposed view); {_copy(name, value)}")
+            remedy = _contiguous_copy(name, value)
+            raise ValueError(f"{self._where(name)} is not contiguous (a slice or a transposed view); {remedy}")
         place = device_type(value)
         if place != self.device:
             raise ValueError(f"{self._where(name)} is on {place}, the kernel runs on {self.device}; {self._move(name)}")
@@ -109,6 +110,6 @@ def device_type(value: Any) -> str:
     return str(getattr(device, "type", device))
 
 
-def _copy(name: str, value: Any) -> str:
+def _contiguous_copy(name: str, value: Any) -> str:
     is_torch = callable(getattr(value, "contiguous", None))
     return f"pass {name}.contiguous()" if is_torch else f"pass np.ascontiguousarray({name})"
