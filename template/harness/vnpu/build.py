@@ -124,7 +124,13 @@ VNPU_EXPORT void vnpu_entry(vnpu::Core *core, const uint64_t *a) {{
 
 
 def _kinds(body: str) -> tuple[str, ...]:
-    """Kinds of core with code: all that have a guarded part, and both where instructions stand outside of the guards."""
+    """Kinds of core with code: all that have a guarded part, and both where instructions stand outside of the guards.
+
+    A pure vector kernel compiled without AUTO_CV_COMBINE has no guards at all; on the device its instructions do nothing
+    on a cube core (AscendC compiles them to nothing there), so only the vector cores run it.
+    """
+    if not re.search(r"__DAV_|TileMat|TileAcc|TileLeft|TileRight|gemm|mma<", body):
+        return ("vector",)
     found = {kind for kind in KINDS if any(guard in body for guard in GUARDS[kind])}
     depth = 0
     for line in body.splitlines():

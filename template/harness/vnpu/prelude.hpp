@@ -141,5 +141,9 @@ template <typename... Values> inline void printf(const char *format, Values... v
 
 #include <tl_templates/pto/common.h>
 
+// int64_t on the device, uint32_t in the CPU mode: generated code subtracts from them and compares with negative numbers.
+#define get_block_idx() static_cast<int64_t>(get_block_idx())
+#define get_subblockid() static_cast<int64_t>(get_subblockid())
+
 // The library's face to the driver; the builder defines VNPU_CALL (the kernel with its arguments).
 #define VNPU_EXPORT extern "C" __attribute__((visibility("default")))
