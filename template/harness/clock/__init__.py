@@ -5,7 +5,7 @@ instruction stream of every core and schedules it: in-order pipes, flags, barrie
 """
 
 from harness.clock.estimate import ACCURACY, SLACK, Estimate, Hot, Step, estimate
-from harness.clock.model import Chip, Latencies, find_chip
+from harness.clock.model import Chip, Extra, find_chip
 from harness.clock.trace import ClockError
 
-__all__ = ["ACCURACY", "SLACK", "Chip", "ClockError", "Estimate", "Hot", "Latencies", "Step", "estimate", "find_chip"]
+__all__ = ["ACCURACY", "SLACK", "Chip", "ClockError", "Estimate", "Extra", "Hot", "Step", "estimate", "find_chip"]

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from harness import catalog
-from harness.clock.model import GLOBAL_ROUTES, PIPES, ROLES, ROUTES, Chip, Latencies, find_chip
+from harness.clock.model import GLOBAL_ROUTES, PIPES, ROLES, ROUTES, Chip, Extra, find_chip
 from harness.clock.trace import ClockError, Traced, trace
 from harness.compiler.lowered import Lowered
 from harness.spec import Array, Work
 
 ACCURACY = (
-    "an estimate, not a measurement: within 10 % for large GEMM, between -25 % and +20 % on upstream's attention kernels; "
-    "good for ranking and for finding the limiting pipe (docs/clock-validation.md)"
+    "an estimate, not a measurement: within 10 % on large GEMM, within -30 % and +20 % on attention kernels; good for "
+    "ranking and for finding the limiting pipe"
 )
 SLACK = 0.05  # differences of two estimates below this mean nothing
 
@@ -134,7 +134,7 @@ def estimate(
     inputs: Sequence[Array] = (),
     scalars: Mapping[str, int] | None = None,
     backend: str = "pto",
-    latencies: Latencies | None = None,
+    extra: Extra | None = None,
     budget: int = 4_000_000,
 ) -> Estimate:
     """Estimates a kernel's time on a chip.
@@ -149,7 +149,7 @@ def estimate(
         scalars: Values of scalar parameters, by name.
         backend: The backend that is used on the device. Row broadcasts take a scalar round trip per row in ``pto``
             code; for ``ascendc`` they are costed as vector instructions.
-        latencies: Figures beyond upstream's cost model.
+        extra: Figures beyond upstream's cost model.
         budget: Events to trace before blocks are sampled.
 
     Raises:
@@ -166,12 +166,12 @@ def estimate(
     if work.flops <= 0 and work.bytes <= 0:
         raise ClockError("work", "the problem has no work: `work` in tests/spec.py counts neither operations nor bytes")
     device = chip if isinstance(chip, Chip) else find_chip(catalog.load(), platform, chip)
-    extra = latencies or Latencies()
+    extra = extra or Extra()
     traced = trace(
         lowered,
         package,
         cores=device.cores,
-        latencies=extra,
+        extra=extra,
         inputs=inputs,
         scalars=scalars,
         vector_broadcast=backend == "ascendc",
@@ -181,7 +181,7 @@ def estimate(
 
 
 def _summarise(
-    traced: Traced, lowered: Lowered, work: Work, chip: Chip, extra: Latencies, backend: str, start: float
+    traced: Traced, lowered: Lowered, work: Work, chip: Chip, extra: Extra, backend: str, start: float
 ) -> Estimate:
     report = traced.report
     pipes_us = report["span"] / chip.clock_ghz / 1000
@@ -238,13 +238,15 @@ def _path(traced: Traced) -> tuple[tuple[Step, ...], tuple[Hot, ...]]:
         intrinsic, instruction, line, _ = kinds[role][kind]
         key = (instruction or intrinsic, line, ROLES[role].split()[0], PIPES[pipe])
         lines[key] = lines.get(key, 0.0) + cycles / length
-    hot = [Hot(name, line, traced.kernel.statement(line), core, pipe, s) for (name, line, core, pipe), s in lines.items()]
+    hot = [
+        Hot(name, line, traced.kernel.statement(line), core, pipe, s) for (name, line, core, pipe), s in lines.items()
+    ]
     return tuple(sorted(steps, key=lambda step: -step.share)), tuple(sorted(hot, key=lambda item: -item.share)[:8])
 
 
 def _limit(busy: Mapping[str, Mapping[str, float]], path: Sequence[Step], pipes_us: float, memory_us: float) -> str:
     if memory_us > pipes_us:
-        return f"global memory: the problem's own traffic takes {memory_us:.1f} µs at full bandwidth, the pipes {pipes_us:.1f} µs"
+        return f"global memory: {memory_us:.1f} µs for the problem's own traffic at full bandwidth, pipes {pipes_us:.1f} µs"
     joined: dict[tuple[int, str], float] = {}
     for step in path:
         key = (-1 if not step.core else int(step.core != "cube"), step.pipe)
@@ -266,7 +268,9 @@ def _limit(busy: Mapping[str, Mapping[str, float]], path: Sequence[Step], pipes_
 def _notes(traced: Traced, work: Work, chip: Chip, backend: str) -> tuple[str, ...]:
     report, notes = traced.report, []
     if report["traced"] < report["blocks"]:
-        notes.append(f"sampled: {report['traced']} of {report['blocks']} blocks were traced, the others take their times")
+        notes.append(
+            f"sampled: {report['traced']} of {report['blocks']} blocks were traced, the others take their times"
+        )
     if traced.assumed:
         lines = ", ".join(map(str, traced.assumed[:5]))
         notes.append(f"control flow depends on on-chip data, taken as zero (generated lines {lines})")
@@ -274,7 +278,9 @@ def _notes(traced: Traced, work: Work, chip: Chip, backend: str) -> tuple[str, .
         notes.append("row broadcasts are costed as vector instructions, as the ascendc backend makes them")
     moved = sum(n for route, n in zip(ROUTES, report["bytes"], strict=True) if route in GLOBAL_ROUTES)
     if work.bytes and moved > 1.5 * work.bytes:
-        notes.append(f"moves {moved / work.bytes:.1f} times the compulsory bytes; re-reads are taken to hit the L2 cache")
+        notes.append(
+            f"moves {moved / work.bytes:.1f} times the compulsory bytes; re-reads are taken to hit the L2 cache"
+        )
     if chip.hbm_tbps == 0:
         notes.append(f"the memory bandwidth of {chip.name} is not known: no bound from it")
     return tuple(notes)

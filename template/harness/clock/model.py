@@ -56,10 +56,8 @@ class Chip:
     def peak_tflops(self, dtype: str, *, cube: bool) -> float:
         """Arithmetic peak in TFLOP/s for operands of a type, on the cube cores or on the vector cores."""
         size = {"int8": 1, "uint8": 1, "float32": 4, "int32": 4}.get(dtype, 2)
-        if cube:
-            rate = 2 * self.macs * {1: 2.0, 2: 1.0, 4: 0.25}[size]
-        else:
-            rate = 2 * 256 / size  # two vector cores, 256 bytes per cycle each
+        # A pair of vector cores handles 2 x 256 bytes per cycle.
+        rate = 2 * self.macs * {1: 2.0, 2: 1.0, 4: 0.25}[size] if cube else 2 * 256 / size
         return rate * self.cores * self.ghz / 1000
 
     @property
@@ -94,35 +92,40 @@ def find_chip(catalog: Catalog, platform: str, name: str = "") -> Chip:
     )
 
 
-@dataclass(frozen=True)
-class Latencies:
-    """Times that the cost model lacks, in cycles unless said otherwise.
+# Route: start (cycles), rate (bytes per cycle), latency (cycles). UB→UB is PTO-ISA's own reference (tests/costmodel/st,
+# tmov: 5 cycles and one 32-byte block per cycle); the latencies are round figures, see docs/clock-validation.md.
+TRANSFERS: Mapping[str, tuple[float, float, float]] = {
+    "UB→UB": (5, 32, 0),
+    "GM→UB": (0, 0, 400),
+    "GM→L1": (0, 0, 400),
+    "UB→GM": (0, 0, 200),
+    "L1→GM": (0, 0, 200),
+    "L0C→GM": (0, 0, 200),
+}
 
-    Round figures, chosen on upstream's four sparse-attention kernels; docs/clock-validation.md shows what they are
-    worth there and on kernels that had no part in choosing them. ``Latencies.none()`` leaves only upstream's figures.
+
+@dataclass(frozen=True)
+class Extra:
+    """What PTO-ISA's cost model lacks. ``Extra.none()`` leaves only upstream's own figures.
 
     Attributes:
-        issue: Scalar unit, per instruction, flag or barrier.
-        load: From the end of a transfer out of global memory until its data can be used.
-        store: From the end of a transfer into global memory until it can be seen.
-        cross: From setting a cross-core flag until the other core can pass it.
+        issue: Cycles of the scalar unit per instruction, flag or barrier.
+        cross: Cycles from setting a cross-core flag until the other core can pass it.
         launch_us: Starting a kernel, microseconds.
+        transfers: By route: a transfer takes at least ``start + bytes / rate`` cycles (the cost model only counts bytes
+            at the sustained rate), and its data is there ``latency`` cycles after that.
     """
 
     issue: float = 1
-    load: float = 400
-    store: float = 200
     cross: float = 600
     launch_us: float = 10.0
-    routes: Mapping[str, str] = field(
-        default_factory=lambda: {"GM→UB": "load", "GM→L1": "load", "UB→GM": "store", "L1→GM": "store", "L0C→GM": "store"}
-    )
+    transfers: Mapping[str, tuple[float, float, float]] = field(default_factory=lambda: dict(TRANSFERS))
 
     @classmethod
-    def none(cls) -> Latencies:
-        return cls(load=0, store=0, cross=0, launch_us=0.0)
+    def none(cls) -> Extra:
+        return cls(cross=0, launch_us=0.0, transfers={})
 
     def orders(self) -> list[str]:
         """As the driver reads them."""
         lines = [f"issue {self.issue}", f"cross {self.cross}"]
-        return lines + [f"latency {ROUTES.index(route)} {getattr(self, name)}" for route, name in self.routes.items()]
+        return lines + [f"transfer {ROUTES.index(r)} {' '.join(map(str, row))}" for r, row in self.transfers.items()]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.clock.model import ROLES, Latencies
+from harness.clock.model import ROLES, Extra
 from harness.compiler.cache import digest
 from harness.compiler.lowered import Lowered
 from harness.spec import Array
@@ -64,7 +64,7 @@ def trace(
     package: Path,
     *,
     cores: int,
-    latencies: Latencies,
+    extra: Extra,
     inputs: Sequence[Array] = (),
     scalars: Mapping[str, int] | None = None,
     vector_broadcast: bool = False,
@@ -98,7 +98,7 @@ def trace(
     with tempfile.TemporaryDirectory(prefix="vclock-") as scratch:
         orders = [f"library {kind} {path}" for kind, path in libraries.items()]
         orders += [f"blocks {_grid(kernel, scalars)}", f"cores {cores}", f"jobs {min(2, os.cpu_count() or 1)}"]
-        orders += [f"budget {budget}", f"vector_broadcast {int(vector_broadcast)}", *latencies.orders()]
+        orders += [f"budget {budget}", f"vector_broadcast {int(vector_broadcast)}", *extra.orders()]
         orders += _arguments(kernel, lowered, tensors, scalars, Path(scratch))
         path = Path(scratch, "timeline")
         if timeline:
@@ -140,7 +140,7 @@ def build(kernel: GeneratedKernel, package: Path) -> dict[str, Path]:
 
 
 def instrumented(kernel: GeneratedKernel, kind: str) -> str:
-    """The source for one kind of core, line by line the same; statements announce their line, scalar accesses report."""
+    """The source for one kind of core, line by line the same; statements and scalar accesses announce themselves."""
     source = kernel.source[: kernel.source.index('extern "C" void call')]
     lines, inside = [], False
     for number, line in enumerate(source.splitlines(), 1):
@@ -179,7 +179,7 @@ def explain(log: str, kernel: GeneratedKernel) -> ClockError:
     return ClockError("build", f"{first[1]}{where}")
 
 
-def run_driver(orders: Sequence[str], kernel: GeneratedKernel) -> dict[str, Any]:
+def run_driver(orders: Sequence[str], kernel: GeneratedKernel | None = None) -> dict[str, Any]:
     """Traces and schedules in a process of its own; returns its report.
 
     Raises:
@@ -190,11 +190,14 @@ def run_driver(orders: Sequence[str], kernel: GeneratedKernel) -> dict[str, Any]
     try:
         done = subprocess.run([str(driver)], input=text, capture_output=True, text=True, timeout=TIME_LIMIT)
     except subprocess.TimeoutExpired:
-        raise ClockError("large", f"the trace has not ended after {TIME_LIMIT:.0f} s; estimate a smaller shape") from None
+        raise ClockError(
+            "large", f"the trace has not ended after {TIME_LIMIT:.0f} s; estimate a smaller shape"
+        ) from None
     if done.returncode:
         reason = f"signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
         raise ClockError(
-            "crash", f"the kernel crashed in the cost model ({reason}); does it read beyond a tensor? {done.stderr.strip()}"
+            "crash",
+            f"the kernel crashed in the cost model ({reason}); does it read beyond a tensor? {done.stderr.strip()}",
         )
     report: dict[str, Any] = json.loads(done.stdout)
     if "error" in report:
@@ -205,9 +208,11 @@ def run_driver(orders: Sequence[str], kernel: GeneratedKernel) -> dict[str, Any]
     return report
 
 
-def _failure(kind: str, message: str, kernel: GeneratedKernel) -> ClockError:
+def _failure(kind: str, message: str, kernel: GeneratedKernel | None) -> ClockError:
     if kind == "uncosted":
-        return ClockError(kind, f"no cost is known for {', '.join(message.split())}: the cost model records nothing for it")
+        return ClockError(
+            kind, f"no cost is known for {', '.join(message.split())}: the cost model records nothing for it"
+        )
     if kind == "deadlock":
         waits = [words for entry in message.split(";") if len(words := entry.split()) == 7]
         return ClockError(kind, "\n  ".join(["the kernel never ends:", *(_wait(words, kernel) for words in waits[:6])]))
@@ -218,12 +223,13 @@ def _failure(kind: str, message: str, kernel: GeneratedKernel) -> ClockError:
     return ClockError("crash", message)
 
 
-def _wait(words: Sequence[str], kernel: GeneratedKernel) -> str:
+def _wait(words: Sequence[str], kernel: GeneratedKernel | None) -> str:
     block, role, line, name = int(words[0]), int(words[1]), int(words[2]), words[3]
     if name == "sync_all":
         return "all cores are to meet (sync_all), but there are more blocks than cores: some never start"
     what = f"waits for cross-core flag {int(words[4]) & 15}" if name == "wait_flag_dev" else f"waits at {name}"
-    return f"block {block}, {ROLES[role]} core {what}, generated line {line}: {kernel.statement(line)}"
+    text = f", generated line {line}: {kernel.statement(line)}" if kernel else ""
+    return f"block {block}, {ROLES[role]} core {what}{text}"
 
 
 def _grid(kernel: GeneratedKernel, scalars: Mapping[str, int]) -> int:
@@ -292,10 +298,14 @@ def _dependences(kernel: GeneratedKernel, supplied: set[str]) -> tuple[int, ...]
             continue
         variable = re.match(r"\s*(?:[\w:]+ )?(\w+) = ", line)
         if re.match(r"\s*(for|if|while|\} else if) ?\(", line):
-            missing = sorted(name[1:].removesuffix("_handle") for name in read if name[0] == "*" and name[1:] not in known)
+            missing = sorted(
+                name[1:].removesuffix("_handle") for name in read if name[0] == "*" and name[1:] not in known
+            )
             if missing:
                 text = f"generated line {number}: {kernel.statement(number)}"
-                raise ClockError("data", f"control flow depends on the content of {', '.join(missing)}: pass it\n  {text}")
+                raise ClockError(
+                    "data", f"control flow depends on the content of {', '.join(missing)}: pass it\n  {text}"
+                )
             if "on-chip" in read:
                 assumed.append(number)
         elif variable:

@@ -51,6 +51,8 @@ inline constexpr pipe_t PIPE_FIX = vclock::FIX;
 
 // Keep what the two estimators are asked (repeats, bytes): count-mode instructions and the scheduler need it.
 namespace vclock {
+namespace evaluator = pto::mocker::evaluator;
+
 inline uint64_t estimate_linear(PipeKey, uint64_t repeat, uint64_t head = 6, uint64_t slope = 2, uint64_t tail = 0)
 {
     recorder.linear = true;
@@ -66,11 +68,16 @@ inline uint64_t estimate_linear(uint64_t repeat, uint64_t head = 6, uint64_t slo
 }
 inline uint64_t estimate_bandwidth(uint64_t bytes, PipeKey route)
 {
+    const auto &arch = CurrentArch();
+    const double rate = arch.bandwidth[route] * double(evaluator::kBytesPerGb) / double(arch.frequency_hz);
     recorder.bytes = bytes;
+    recorder.cycles = rate > 0 ? float(double(bytes) / rate) : 0;
     return EstimateBandwidthCycles(bytes, route);
 }
 } // namespace vclock
 #define EstimateLinearCycles ::vclock::estimate_linear
+#define _EstimateVconvCycles(repeat) ::vclock::estimate_linear(repeat, 14, 2, 18)
+#define EstimateVconvCycles(repeat) ::vclock::estimate_linear(repeat, 14, 2, 18)
 #define EstimateBandwidthCycles ::vclock::estimate_bandwidth
 
 #define get_subblockid get_subblockid_of_cost_model

@@ -92,11 +92,14 @@ Orders read_orders()
         else if (what == "issue") words >> orders.machine.issue;
         else if (what == "cross") words >> orders.machine.cross;
         else if (what == "launch") words >> orders.machine.launch;
-        else if (what == "latency" || what == "rate") {
+        else if (what == "transfer") {
             int route;
-            double value;
-            words >> route >> value;
-            if (route >= 0 && route < ROUTES) (what == "rate" ? orders.machine.rate : orders.machine.latency)[route] = value;
+            double start, rate, latency;
+            words >> route >> start >> rate >> latency;
+            if (route < 0 || route >= ROUTES) fail("orders", "no such route: " + line);
+            orders.machine.start[route] = start;
+            orders.machine.rate[route] = rate;
+            orders.machine.latency[route] = latency;
         } else if (what == "timeline") {
             words >> std::ws;
             std::getline(words, orders.timeline);

@@ -14,7 +14,7 @@ struct Event {
     const char *intrinsic;    // "vadd", "copy_gm_to_ubuf_align_b16", "set_flag", ...
     const char *instruction;  // enclosing PTO instruction ("TADD"), or nullptr
     uint32_t line;            // of the generated source
-    uint32_t cycles;          // occupancy of the pipe, without head
+    float cycles;             // occupancy of the pipe, without head
     uint32_t bytes;           // moved by a transfer
     uint16_t head, tail;      // cycles before the first result of a cold pipe; cycles from last issue to last result
     What what;

@@ -21,7 +21,9 @@ struct Machine {
     double cross = 0;              // from a cross-core set to its visibility on the other core
     double launch = 0;             // before the first instruction of a block
     double latency[ROUTES] = {};   // from the end of a transfer's occupancy to its data being there
-    double rate[ROUTES] = {};      // bytes per cycle; 0: take the recorded cycles
+    // A transfer takes the recorded cycles (its bytes at the sustained rate), but not less than start + bytes / rate.
+    double start[ROUTES] = {};
+    double rate[ROUTES] = {};      // bytes per cycle; 0: no such bound
 };
 
 constexpr int32_t NONE = -1;
@@ -234,7 +236,7 @@ private:
     {
         double cycles = e.cycles;
         if (is_transfer(e.route)) {
-            if (machine.rate[e.route] > 0) cycles = e.bytes / machine.rate[e.route];
+            if (machine.rate[e.route] > 0) cycles = std::max(cycles, machine.start[e.route] + e.bytes / machine.rate[e.route]);
         } else if (ready.time >= core.done[pipe].time) {
             cycles += e.head;   // the pipe ran dry
         }

@@ -4,6 +4,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -25,6 +26,7 @@ using pto::mocker::evaluator::PipeKey;
 struct Figure {
     std::string_view intrinsic;
     uint8_t head, slope, tail, floor;
+    std::string_view instruction = {};   // only inside of it
 };
 inline constexpr Figure figures[] = {
 #include "figures.inc"
@@ -39,6 +41,7 @@ public:
     bool count_mode = false;
     uint64_t count = 0;                                    // elements per instruction in count mode
     uint64_t head = 0, slope = 0, repeat = 0, bytes = 0;   // left by the estimators for the call that follows
+    float cycles = 0;
     bool linear = false, overflow = false;
     uint16_t tail = 0;
     std::vector<Event> kinds;
@@ -102,7 +105,7 @@ private:
     uint32_t intern(const Event &e)
     {
         uint64_t h = mix(reinterpret_cast<uintptr_t>(e.intrinsic), reinterpret_cast<uintptr_t>(e.instruction));
-        h = mix(h, uint64_t(e.line) << 32 | e.cycles);
+        h = mix(h, uint64_t(e.line) << 32 | std::bit_cast<uint32_t>(e.cycles));
         h = mix(h, uint64_t(e.bytes) << 32 | uint32_t(e.head) << 16 | e.tail);
         h = mix(h, uint64_t(uint16_t(e.a)) << 48 | uint64_t(uint16_t(e.b)) << 32 | uint64_t(uint16_t(e.c)) << 16 |
                        uint64_t(e.what) << 8 | e.route);
@@ -152,7 +155,7 @@ __attribute__((noinline)) inline void record_sync(What what, const char *name, u
     e.intrinsic = name;
     e.instruction = recorder.instruction;
     e.line = recorder.line;
-    e.cycles = uint32_t(cycles);
+    e.cycles = float(cycles);
     e.what = what;
     e.route = uint8_t(PipeKey::COUNT);
     e.a = int16_t(a);
@@ -168,19 +171,19 @@ __attribute__((noinline)) inline void record(PipeKey route, std::string_view nam
     e.intrinsic = name.data();
     e.instruction = r.instruction;
     e.line = r.line;
-    e.cycles = uint32_t(cycles);
+    e.cycles = r.bytes ? r.cycles : float(cycles);   // the estimator's own, before it was cut to an integer
     e.what = What::Instruction;
     e.route = uint8_t(route);
     e.bytes = uint32_t(r.bytes);
     if (r.linear) {
         uint64_t head = r.head, slope = r.slope, tail = r.tail, repeat = r.repeat, extra = 0;
         for (const Figure &f : figures)
-            if (f.intrinsic == name) {
+            if (f.intrinsic == name && (f.instruction.empty() || (r.instruction && f.instruction == r.instruction))) {
                 head = f.head, slope = f.slope, tail = f.tail;
                 if (r.count_mode) extra = f.floor;
             }
         if (route == PipeKey::VECTOR && r.count_mode) repeat = (r.count * (width ? width : 4) + 255) / 256;
-        e.cycles = uint32_t(slope * repeat + extra);
+        e.cycles = float(slope * repeat + extra);
         e.head = uint16_t(head);
         e.tail = uint16_t(tail);
     }
