@@ -246,7 +246,7 @@ def _path(traced: Traced) -> tuple[tuple[Step, ...], tuple[Hot, ...]]:
 
 def _limit(busy: Mapping[str, Mapping[str, float]], path: Sequence[Step], pipes_us: float, memory_us: float) -> str:
     if memory_us > pipes_us:
-        return f"global memory: {memory_us:.1f} µs for the problem's own traffic at full bandwidth, pipes {pipes_us:.1f} µs"
+        return f"global memory: its compulsory traffic alone takes {memory_us:.1f} µs, the pipes {pipes_us:.1f} µs"
     joined: dict[tuple[int, str], float] = {}
     for step in path:
         key = (-1 if not step.core else int(step.core != "cube"), step.pipe)
