@@ -126,8 +126,8 @@ VNPU_EXPORT void vnpu_entry(vnpu::Core *core, const uint64_t *a) {{
 def _kinds(body: str) -> tuple[str, ...]:
     """Kinds of core with code: all that have a guarded part, and both where instructions stand outside of the guards.
 
-    A pure vector kernel compiled without AUTO_CV_COMBINE has no guards at all; on the device its instructions do nothing
-    on a cube core (AscendC compiles them to nothing there), so only the vector cores run it.
+    A pure vector kernel compiled without AUTO_CV_COMBINE has no guards at all; on the device its instructions do
+    nothing on a cube core (AscendC compiles them to nothing there), so only the vector cores run it.
     """
     if not re.search(r"__DAV_|TileMat|TileAcc|TileLeft|TileRight|gemm|mma<", body):
         return ("vector",)
@@ -212,7 +212,7 @@ def build(lowered: Lowered, package: Path, *, platform: str = "") -> Built:
 
 def explain(log: str, kernel: GeneratedKernel) -> BuildError:
     """Turns the C++ compiler's output into an error that names the generated statement and what is wrong with it."""
-    errors = [match for match in re.finditer(r"^(\S+?):(\d+):\d+: (?:fatal )?error: (.*)$", log, re.MULTILINE)]
+    errors = list(re.finditer(r"^(\S+?):(\d+):\d+: (?:fatal )?error: (.*)$", log, re.MULTILINE))
     if not errors:
         return BuildError(f"the C++ compiler failed:\n{log.strip()[-2000:]}")
     first = errors[0]

@@ -98,12 +98,18 @@ const char *name_of(const Core &core) {
     return name;
 }
 
-void say(const char *format, ...) {
+std::string text_of(const char *format, ...) {
+    char text[1024];
     va_list list;
     va_start(list, format);
-    std::vfprintf(report, format, list);
+    std::vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    std::fputc('\n', report);
+    return text;
+}
+
+void say(std::string line) {
+    line += '\n';
+    std::fwrite(line.data(), 1, line.size(), report);  // one call: lines of two threads do not mix
 }
 
 [[noreturn]] void leave(int status) {
@@ -115,15 +121,15 @@ void say(const char *format, ...) {
 [[noreturn]] void fault(const Core *core, const char *kind, const char *text) {
     static std::mutex first;  // never unlocked: later faults wait here for the exit
     first.lock();
-    say(R"({"event": "fault", "kind": "%s", "line": %d, "core": "%s", "text": "%s"})", kind, core ? core->line : 0,
-        core ? name_of(*core) : "", text);
+    say(text_of(R"({"event": "fault", "kind": "%s", "line": %d, "core": "%s", "text": "%s"})", kind, core ? core->line : 0,
+        core ? name_of(*core) : "", text));
     leave(3);
 }
 
 void note(const Core *core, const char *text) {
     std::lock_guard lock(mutex);
     if (std::exchange(noted[{core->line, text}], true)) return;
-    say(R"({"event": "note", "line": %d, "core": "%s", "text": "%s"})", core->line, name_of(*core), text);
+    say(text_of(R"({"event": "note", "line": %d, "core": "%s", "text": "%s"})", core->line, name_of(*core), text));
 }
 
 // Parameter that an address strayed from, and the offset into it in bytes (negative: before its start).
@@ -138,18 +144,17 @@ void stray(const Core *core, const void *from, uint64_t bytes, bool write) {
     int64_t offset = 0;
     int parameter = parameter_of(reinterpret_cast<uint64_t>(from), offset);
     if (parameter < 0 || write) {
-        char text[200];
-        std::snprintf(text, sizeof text, "%s of %llu bytes at byte %lld of parameter %d, which has %llu bytes",
-                      write ? "write" : "read", (unsigned long long)bytes, (long long)offset, parameter,
-                      parameter < 0 ? 0ull : (unsigned long long)parameters[parameter].size);
-        fault(core, parameter < 0 ? "signal" : "stray-write", text);
+        auto text = text_of("%s of %llu bytes at byte %lld of parameter %d, which has %llu bytes", write ? "write" : "read",
+                            (unsigned long long)bytes, (long long)offset, parameter,
+                            parameter < 0 ? 0ull : (unsigned long long)parameters[parameter].size);
+        fault(core, parameter < 0 ? "signal" : "stray-write", text.c_str());
     }
     std::lock_guard lock(mutex);
     auto [it, fresh] = strays.try_emplace({core->line, parameter}, std::array<uint64_t, 4>{uint64_t(offset), bytes, 0, 0});
     it->second[2]++;
     if (fresh)
-        say(R"({"event": "stray-read", "line": %d, "core": "%s", "parameter": %d, "offset": %lld, "bytes": %llu})",
-            core->line, name_of(*core), parameter, (long long)offset, (unsigned long long)bytes);
+        say(text_of(R"({"event": "stray-read", "line": %d, "core": "%s", "parameter": %d, "offset": %lld, "bytes": %llu})",
+                    core->line, name_of(*core), parameter, (long long)offset, (unsigned long long)bytes));
 }
 
 // --- scheduler; everything below holds `mutex` --------------------------------------------------------------------------
@@ -160,16 +165,17 @@ void run(Seat &seat) {
     seat.turn.notify_one();
 }
 
-[[noreturn]] void report_stuck(const char *kind, const char *text) {
-    say(R"({"event": "fault", "kind": "%s", "line": 0, "core": "", "text": "%s", "cores": [)", kind, text);
+[[noreturn]] void report_stuck(const char *kind, const std::string &text) {
+    std::string cores;
     int shown = 0;
     for (auto &block : blocks)
         for (auto &seat : block->seats) {
-            if (seat->state == State::idle || seat->state == State::done || shown == 24) continue;
-            say(R"(%s{"core": "%s", "line": %d, "flag": %d})", shown++ ? "," : "", name_of(seat->core), seat->core.line,
-                seat->state == State::blocked ? seat->wanted : -1);
+            if (seat->state == State::idle || seat->state == State::done || shown++ == 24) continue;
+            cores += text_of(R"(%s{"core": "%s", "line": %d, "flag": %d})", cores.empty() ? "" : ", ", name_of(seat->core),
+                             seat->core.line, seat->state == State::blocked ? seat->wanted : -1);
         }
-    say("]}");
+    say(text_of(R"({"event": "fault", "kind": "%s", "line": 0, "core": "", "text": "%s", "cores": [)", kind, text.c_str()) +
+        cores + "]}");
     leave(3);
 }
 
@@ -266,10 +272,10 @@ void serve(Seat &seat) {
 void deliver(Seat &seat, int flag) {
     if (seat.state == State::done) return;
     if (++seat.incoming[flag] == flag_limit + 1) {
-        char text[120];
-        std::snprintf(text, sizeof text, "flag %d was set more than %d times before it was waited for", flag, flag_limit);
-        if (!std::exchange(noted[{-1, text}], true))
-            say(R"({"event": "note", "line": %d, "core": "%s", "text": "%s"})", seat.core.line, name_of(seat.core), text);
+        auto text = text_of("flag %d was set more than %d times before it was waited for", flag, flag_limit);
+        if (!std::exchange(noted[{current->line, text}], true))
+            say(text_of(R"({"event": "note", "line": %d, "core": "%s", "text": "%s"})", current->line, name_of(*current),
+                        text.c_str()));
     }
     if (seat.state == State::blocked && seat.wanted == flag) seat.state = State::ready;
 }
@@ -337,32 +343,31 @@ void cross_wait(Core *core, int32_t flag) {
 
 void on_signal(int number, siginfo_t *info, void *) {
     signal(SIGABRT, SIG_DFL);
+    alarm(5);  // should the report itself hang
+    bool memory = number == SIGSEGV || number == SIGBUS;
     uint64_t address = reinterpret_cast<uint64_t>(info->si_addr);
-    char text[200];
-    const char *kind = "signal";
     int64_t offset = 0;
-    int parameter = number == SIGSEGV || number == SIGBUS ? parameter_of(address, offset) : -1;
-    if (parameter >= 0) {
-        kind = "stray-write";
-        std::snprintf(text, sizeof text, "scalar access at byte %lld of parameter %d, which has %llu bytes",
-                      (long long)offset, parameter, (unsigned long long)parameters[parameter].size);
-    } else {
-        std::snprintf(text, sizeof text, "%s", strsignal(number));
-        for (uint32_t m = 0; current && number == SIGSEGV && m < memory_count; m++) {
-            const Region &region = current->memory[m];
-            uint64_t base = reinterpret_cast<uint64_t>(region.base), past = address - base - region.size;
-            if (!base || address < base - guard || address >= base + region.size + guard) continue;
-            kind = "on-chip";
-            std::snprintf(text, sizeof text, "%s: access at offset %lld, %lld bytes past the end of %llu", memory_names[m],
-                          (long long)(address - base), (long long)past, (unsigned long long)region.size);
-        }
-        if (current && number == SIGSEGV && address < (1 << 20)) {
-            kind = "on-chip";
-            std::snprintf(text, sizeof text, "access to an on-chip memory that a %s core does not have (offset %llu)",
-                          kind_names[current->kind], (unsigned long long)address);
-        }
+    int parameter = memory ? parameter_of(address, offset) : -1;
+    if (parameter >= 0)
+        fault(current, "stray-write",
+              text_of("scalar access at byte %lld of parameter %d, which has %llu bytes", (long long)offset, parameter,
+                      (unsigned long long)parameters[parameter].size)
+                  .c_str());
+    for (uint32_t m = 0; current && memory && m < memory_count; m++) {
+        const Region &region = current->memory[m];
+        uint64_t base = reinterpret_cast<uint64_t>(region.base);
+        if (base && address >= base - guard && address < base + region.size + guard)
+            fault(current, "on-chip",
+                  text_of("%s: access at offset %lld of %llu bytes", memory_names[m], (long long)(address - base),
+                          (unsigned long long)region.size)
+                      .c_str());
     }
-    fault(current, kind, text);
+    if (current && memory && address < (1 << 20))
+        fault(current, "on-chip",
+              text_of("access to an on-chip memory that a %s core does not have (offset %llu)", kind_names[current->kind],
+                      (unsigned long long)address)
+                  .c_str());
+    fault(current, "signal", strsignal(number));
 }
 
 void read_plan(const char *path) {
@@ -473,22 +478,18 @@ int main(int count, char **words) {
     std::unique_lock lock(mutex);
     dispatch();
     if (!finished.wait_for(lock, std::chrono::duration<double>(plan.limit), [] { return over; })) {
-        char text[80];
-        std::snprintf(text, sizeof text, "not finished after %g s; %u of %u blocks were started", plan.limit, next_block,
-                      block_count);
-        report_stuck("time", text);
+        report_stuck("time", text_of("not finished after %g s; %u of %u blocks were started", plan.limit, next_block,
+                                     block_count));
     }
     for (size_t i = 0, t = 0; i < plan.arguments.size(); i++) {
         if (!plan.arguments[i].tensor) continue;
         const Parameter &parameter = parameters[t++];
         for (uint64_t back = 1; back <= (page - parameter.size % page) % page; back++)
-            if (parameter.base[-static_cast<int64_t>(back)] != 0xe5) {
-                char text[120];
-                std::snprintf(text, sizeof text, "scalar write at byte -%llu of parameter %zu", (unsigned long long)back, t - 1);
-                fault(nullptr, "stray-write", text);
-            }
+            if (parameter.base[-static_cast<int64_t>(back)] != 0xe5)
+                fault(nullptr, "stray-write",
+                      text_of("scalar write at byte -%llu of parameter %zu", (unsigned long long)back, t - 1).c_str());
     }
     double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    say(R"({"event": "done", "seconds": %.6f, "blocks": %u})", seconds, block_count);
+    say(text_of(R"({"event": "done", "seconds": %.6f, "blocks": %u})", seconds, block_count));
     leave(0);
 }

@@ -356,7 +356,7 @@ void compare(Mask &mask, Source &source, Second &&second, pto::CmpMode mode) {
 
 // TSEL takes the first operand where the mask's bit is set, else the second; TSELS has a scalar for the second.
 template <typename Tile, typename Mask, typename First, typename Second, typename Scratch>
-    requires pto::is_tile_data_v<Second>
+    requires pto::is_tile_data_v<Scratch>
 void select(Tile &to, Mask &mask, First &first, Second &second, Scratch &) {
     int rows = rows_of(to), cols = cols_of(to);
     for (int i = 0; i < rows; i++) {
@@ -374,6 +374,36 @@ void select(Tile &to, Mask &mask, First &first, Scratch &, typename First::DType
         for (int j = 0; j < cols; j++)
             to.data()[at<Tile>(i, j)] = bytes[j / 8] >> (j % 8) & 1 ? first.data()[at<First>(i, j)] : scalar;
     }
+}
+
+// --- sorting -----------------------------------------------------------------------------------------------------------
+
+// TSORT32 sorts each 32 elements, largest first, equal ones in their order, into structures of 8 bytes: the element, and
+// in the last 4 bytes the index's bits as they are. The CPU headers convert the index to the element's type.
+template <typename To, typename From, typename Index, typename... Scratch>
+void sort32(To &to, From &from, Index &index, Scratch &...) {
+    using T = typename From::DType;
+    struct Entry {
+        T value;
+        uint32_t index;
+    };
+    int rows = rows_of(from), cols = cols_of(from);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j += 32) {
+            Entry entries[32];
+            int count = std::min(32, cols - j);
+            for (int k = 0; k < count; k++) {
+                entries[k].value = from.data()[at<From>(i, j + k)];
+                std::memcpy(&entries[k].index, &index.data()[at<Index>(i, j + k)], 4);
+            }
+            std::stable_sort(entries, entries + count, [](const Entry &a, const Entry &b) { return a.value > b.value; });
+            auto *bytes = reinterpret_cast<uint8_t *>(to.data() + at<To>(i, 0)) + static_cast<size_t>(j) * 8;
+            for (int k = 0; k < count; k++, bytes += 8) {
+                std::memset(bytes, 0, 8);
+                std::memcpy(bytes, &entries[k].value, sizeof(T));
+                std::memcpy(bytes + 4, &entries[k].index, 4);
+            }
+        }
 }
 
 // --- all cores ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 // core. Supplies what their CPU mode leaves out (cross-core flags, event ids, a true bf16) and replaces the
 // instructions whose CPU version departs from the device (instructions.hpp, matmul.hpp).
 #pragma once
+#define NDEBUG  // the headers' assertions refuse what the device computes, such as a division by zero
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -36,7 +37,16 @@ using half = _Float16;
 #undef bfloat16_t
 using bfloat16_t = __bf16;
 
-// Older runtime libraries lack the conversion that the compiler calls: round to nearest even, NaN stays NaN.
+// Conversions that the compiler calls and older runtime libraries lack. To nearest even; NaN stays NaN; double goes
+// through a float rounded to odd, which rounds once in effect.
+namespace vnpu {
+inline float round_to_odd(double value) {
+    float near = static_cast<float>(value);
+    if (near == value || std::isnan(value)) return near;
+    uint32_t bits = std::bit_cast<uint32_t>(near);
+    return std::bit_cast<float>((std::fabs(near) > std::fabs(value) ? bits - 1 : bits) | 1);
+}
+}  // namespace vnpu
 extern "C" __attribute__((weak, used)) __bf16 __truncsfbf2(float value) {
     uint32_t bits = std::bit_cast<uint32_t>(value);
     if ((bits & 0x7fffffff) > 0x7f800000)
@@ -45,6 +55,14 @@ extern "C" __attribute__((weak, used)) __bf16 __truncsfbf2(float value) {
         bits += 0x7fff + ((bits >> 16) & 1);
     return std::bit_cast<__bf16>(static_cast<uint16_t>(bits >> 16));
 }
+extern "C" __attribute__((weak, used)) __bf16 __truncdfbf2(double value) {
+    return __truncsfbf2(vnpu::round_to_odd(value));
+}
+#ifdef __F16C__  // else the plain conversion needs the library as well, and it has this one too
+extern "C" __attribute__((weak, used)) _Float16 __truncdfhf2(double value) {
+    return static_cast<_Float16>(vnpu::round_to_odd(value));
+}
+#endif
 
 // The headers take padding values and limits from numeric_limits, which the standard library leaves empty (all zero)
 // for the 16-bit floats.
@@ -119,6 +137,7 @@ template <typename... Values> inline void printf(const char *format, Values... v
 #include "pto/cpu/TSel.hpp"
 #include "pto/cpu/TCmps.hpp"
 #include "pto/cpu/TCvt.hpp"
+#include "pto/cpu/TSort32.hpp"
 
 #include "instructions.hpp"
 #include "matmul.hpp"
@@ -136,6 +155,7 @@ template <typename... Values> inline void printf(const char *format, Values... v
 #define TSELS_IMPL ::vnpu::select
 #define TMATMUL_IMPL ::vnpu::matmul
 #define TMATMUL_ACC_IMPL ::vnpu::matmul_accumulate
+#define TSORT32_IMPL ::vnpu::sort32
 #define SYNCALL_IMPL ::vnpu::sync_all
 #include <pto/pto-inst.hpp>
 

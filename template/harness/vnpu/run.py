@@ -28,8 +28,8 @@ from harness.vnpu.build import BuildError, Built
 PAGE = 4096
 UNWRITTEN = 0xFFAD  # NaN as fp16 and bf16, twice as fp32; differs from the poison of on-chip memory
 ON_CHIP = 0xFFE5  # as in instructions.hpp
-# Bytes of UB, L1, L0A, L0B, L0C, bias table and fixpipe buffer (hardware sizes; the compiler's planner keeps 256 bytes of
-# A2's and A3's UB free for itself).
+# Bytes of UB, L1, L0A, L0B, L0C, bias table and fixpipe buffer. Hardware sizes: the compiler's planner leaves 256 bytes
+# of A2's and A3's UB unused.
 MEMORY = {
     "A2": (192 << 10, 512 << 10, 64 << 10, 64 << 10, 128 << 10, 1 << 10, 2 << 10),
     "A5": (248 << 10, 512 << 10, 64 << 10, 64 << 10, 256 << 10, 4 << 10, 4 << 10),
@@ -270,7 +270,7 @@ def _fill(path: Path, tensors: Sequence[Tensor], given: Mapping[int, Array]) -> 
 
 
 def _blank(tensor: Tensor) -> Array:
-    """Bytes that nobody would write: NaN for floats; a fixed random pattern for small integers, which have no such value."""
+    """Bytes that nobody would write: NaN for floats; for small integers, where any value may be meant, random ones."""
     if _small_integer(tensor.dtype):
         return np.random.default_rng(UNWRITTEN).integers(0, 256, tensor.bytes, np.uint8)
     return np.full(tensor.bytes // 2, UNWRITTEN, "<u2").view(np.uint8)
@@ -284,22 +284,23 @@ def _check_written(number: int, tensor: Tensor) -> None:
     """Raises Unwritten where an output holds what it was filled with, or poison of on-chip memory."""
     if not tensor.bytes:
         return
-    raw = np.ascontiguousarray(tensor.view).reshape(-1).view(np.uint8)
+    raw = np.ascontiguousarray(tensor.view).reshape(-1)
     if _small_integer(tensor.dtype):
-        same = (raw == _blank(tensor)).reshape(-1, tensor.dtype.itemsize).all(axis=1)
-        blank = _runs(same, 8 // tensor.dtype.itemsize)
-        chip = np.zeros_like(blank)
+        same = (raw.view(np.uint8) == _blank(tensor)).reshape(-1, tensor.dtype.itemsize).all(axis=1)
+        blank, chip = _runs(same, 8 // tensor.dtype.itemsize), np.zeros(raw.size, bool)
     else:
-        words = raw.view("<u2").reshape(-1, tensor.dtype.itemsize // 2)
-        blank, chip = (words == UNWRITTEN).all(axis=1), (words == ON_CHIP).all(axis=1)
+        word = np.dtype(f"<u{tensor.dtype.itemsize}")
+        ones = int.from_bytes(b"\x01\x00" * (word.itemsize // 2), "little")
+        bits = raw.view(word)
+        blank, chip = bits == word.type(UNWRITTEN * ones), bits == word.type(ON_CHIP * ones)
     for found, what in ((blank, "were never written"), (chip, "hold on-chip memory that was never written")):
         if count := int(found.sum()):
             where = np.argwhere(found.reshape(tensor.shape))
             low, high = where.min(axis=0), where.max(axis=0)
             box = ", ".join(f"{a}" if a == b else f"{a}..{b}" for a, b in zip(low, high, strict=True))
             raise Unwritten(
-                f"output {number}, {tensor}: {count} of {found.size} elements ({100 * count / found.size:.3g} %) {what}; "
-                f"the first is {[int(i) for i in where[0]]}, all lie within [{box}]"
+                f"output {number}, {tensor}: {count} of {found.size} elements ({100 * count / found.size:.3g} %) "
+                f"{what}; the first is {[int(i) for i in where[0]]}, all lie within [{box}]"
             )
 
 
