@@ -96,8 +96,13 @@ class Origin:
 
 def fingerprint(package: Path) -> list[tuple[str, int, int]]:
     """Name, size and time of the files that decide what a compiler does: one may be built and edited in place."""
-    files = (p for p in package.rglob("*") if p.suffix in (".py", ".so") and "3rdparty" not in p.parts)
-    return sorted((str(p.relative_to(package)), (s := p.stat()).st_size, s.st_mtime_ns) for p in files)
+    found = []
+    for folder, folders, names in os.walk(package):
+        folders[:] = [name for name in folders if name not in ("3rdparty", "__pycache__")]
+        for path in (Path(folder, name) for name in names if name.endswith((".py", ".so"))):
+            status = path.stat()
+            found.append((str(path.relative_to(package)), status.st_size, status.st_mtime_ns))
+    return sorted(found)
 
 
 def candidates(*, install: bool = False) -> Iterator[Origin]:
