@@ -71,6 +71,8 @@ def make_environment(project: Path, venv: Path, extras: Sequence[str]) -> Path:
     if _version(python) is None:
         _create(venv, uv)
     wanted = dependencies(project, python, extras)
+    if not wanted:
+        return python
     with step(f"installing {len(wanted)} packages and what they need"):
         _install(python, wanted, uv)
     return python

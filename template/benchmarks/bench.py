@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness.cli import main  # noqa: E402  # the harness lies beside this folder
+from harness.cli import main  # the harness lies beside this folder
 
 if __name__ == "__main__":
     sys.exit(main(["bench", *sys.argv[1:]]))

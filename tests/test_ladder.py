@@ -1,0 +1,109 @@
+"""Every starter climbs the verification ladder with the real compiler; a level run of every operator passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import repository
+from conftest import run_harness
+from repository import NAME, Starter
+
+pytestmark = [pytest.mark.ladder, pytest.mark.usefixtures("compiler")]
+
+STARTERS = list(repository.starters())
+# The first element type of an operator is its default, and stands for it where one run per operator is enough.
+OPERATORS = list({(starter.scenario, starter.operator): starter for starter in reversed(STARTERS)}.values())[::-1]
+Package = Callable[..., Path]
+
+
+def climb(root: Path, *arguments: str) -> dict[str, dict[str, Any]]:
+    """Runs ``check --json``; returns the rungs by name.
+
+    Raises:
+        AssertionError: Exit status other than 0, with what the rungs say.
+    """
+    done = run_harness(root, "check", "--json", *arguments)
+    try:
+        rungs = {rung["rung"]: rung for rung in json.loads(done.stdout)["rungs"]}
+    except ValueError:
+        pytest.fail(f"check --json printed no JSON (exit status {done.returncode}):\n{done.stdout}\n{done.stderr}")
+    told = "\n".join(
+        "\n  ".join([f"{rung['rung']}: {rung['status']}: {rung['summary']}", *rung["details"]])
+        for rung in rungs.values()
+        if rung["status"] == "failed" or rung["rung"] in arguments
+    )
+    assert done.returncode == 0, f"exit status {done.returncode}\n{told}\n{done.stderr}"
+    return rungs
+
+
+@pytest.mark.parametrize("starter", STARTERS, ids=str)
+def test_climbs_to_simulated(package: Package, starter: Starter) -> None:
+    rungs = climb(package(**starter.answers), "--require", "simulated")
+    assert [name for name in ("parsed", "conventions", "lowered", "budget") if rungs[name]["status"] != "passed"] == []
+    assert rungs["lowered"]["data"]["compiler"]
+
+
+@pytest.mark.parametrize("starter", [starter for starter in OPERATORS], ids=str)
+def test_a5_lowers_and_fits(package: Package, starter: Starter) -> None:
+    record = repository.catalog()["operators"][starter.scenario][starter.operator]
+    if "A5" not in record["platforms"]:
+        pytest.skip("not offered for A5")
+    climb(package(**starter.answers, platform="A5"), "--require", "budget")
+
+
+@pytest.mark.parametrize("starter", OPERATORS, ids=str)
+def test_other_exchange_climbs_to_simulated(package: Package, starter: Starter) -> None:
+    record = repository.catalog()["operators"][starter.scenario][starter.operator]
+    others = record.get("cv_exchange", [""])[1:]
+    if not others:
+        pytest.skip("one form only")
+    for exchange in others:
+        climb(package(**starter.answers, cv_exchange=exchange), "--require", "simulated")
+
+
+@pytest.mark.parametrize("starter", OPERATORS, ids=str)
+def test_all_levels(package: Package, starter: Starter) -> None:
+    """The generated tests, nightly ones left out, on the virtual NPU."""
+    root = package(**starter.answers)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "virtual"]
+    done = subprocess.run(command, cwd=root, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert done.stdout.rstrip().endswith("Test Passed!")
+
+
+def clean_environment() -> dict[str, str]:
+    """Without what pytest and xdist left for their own children."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
+
+
+@pytest.mark.parametrize("backend", ["ascendc", "pto"])
+def test_source_shows_the_generated_code(package: Package, backend: str) -> None:
+    done = run_harness(package(kernel_name=NAME), "source", "--backend", backend)
+    assert done.returncode == 0, done.stderr
+    assert 'extern "C"' in done.stdout
+    assert ("pto::" in done.stdout) == (backend == "pto")
+
+
+def test_a_second_check_is_answered_from_the_cache(package: Package) -> None:
+    root = package(kernel_name=NAME)
+    climb(root, "--require", "budget")
+    assert climb(root, "--require", "budget")["lowered"]["seconds"] < 3
+
+
+def test_copier_makes_and_checks_a_package(git_template: Path, tmp_path: Path) -> None:
+    """The whole line through Copier, with this interpreter's environment instead of a new one."""
+    command = [sys.executable, "-m", "copier", "copy", "--trust", "--defaults", "-d", "create_venv=no"]
+    command += ["-d", "compile_check=install", str(git_template), str(tmp_path / "softmax")]
+    environment = os.environ | {"VIRTUAL_ENV": sys.prefix}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "simulated" in done.stdout
+    climb(tmp_path / "softmax", "--require", "simulated")

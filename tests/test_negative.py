@@ -1,0 +1,83 @@
+"""Broken kernels fail at the right rung, and the message names the true line and the real cause."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import run_harness
+from repository import NAME
+
+pytestmark = [pytest.mark.negative, pytest.mark.usefixtures("compiler")]
+
+Package = Callable[..., Path]
+Edit = Callable[[str], str]
+
+
+@pytest.fixture
+def broken(package: Package, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Checks a package whose kernel was edited; returns the rung that failed, with the line that was edited."""
+
+    def check(edit: Edit, **answers: Any) -> dict[str, Any]:
+        root = shutil.copytree(package(kernel_name=NAME, **answers), tmp_path / "package")
+        kernel = root / f"src/{NAME}/kernel.py"
+        before = kernel.read_text(encoding="utf-8")
+        after = edit(before)
+        assert after != before, "the edit found nothing to change"
+        kernel.write_text(after, encoding="utf-8")
+        done = run_harness(root, "check", "--json")
+        rungs = json.loads(done.stdout)["rungs"]
+        failed = [rung for rung in rungs if rung["status"] == "failed"]
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+        line = next(n for n, (a, b) in enumerate(zip(before.split("\n"), after.split("\n"), strict=False), 1) if a != b)
+        return failed[0] | {"line": line, "text": "\n".join([failed[0]["summary"], *failed[0]["details"]])}
+
+    return check
+
+
+def replace(pattern: str, replacement: str) -> Edit:
+    """Replaces the first match of a regular expression."""
+    return lambda text: re.sub(pattern, replacement, text, count=1, flags=re.MULTILINE)
+
+
+GEMM = {"scenario": "gemm", "operator": "matmul"}
+CASES = [
+    pytest.param(replace(r"^def (\w+)\(", r"def \1(("), {}, "parsed", "", id="syntax-error"),
+    pytest.param(
+        replace(r"T\.copy\(", "T.copy(undefined_name, "), {}, "lowered", "undefined_name", id="undefined-name"
+    ),
+    pytest.param(replace(r"T\.copy\(", "T.copi("), {}, "", "copi", id="unknown-primitive"),
+    pytest.param(replace(r"A: T\.Tensor\(\(batch, M, K\)", "A: T.Tensor((M, K)"), GEMM, "lowered", "", id="wrong-rank"),
+    pytest.param(
+        replace(r"alloc_fragment\((.*?), accum_dtype\)", r"alloc_fragment(\1, dtype)"), GEMM, "", "", id="accumulator"
+    ),
+    pytest.param(
+        replace(r"TL_ASCEND_AUTO_SYNC: True", "TL_ASCEND_AUTO_SYNC: False"), {}, "conventions", "AUTO_SYNC", id="switch"
+    ),
+    pytest.param(replace(r"out_idx=\[\d+\]", "out_idx=[-1]"), {}, "conventions", "out_idx", id="negative-out-idx"),
+    pytest.param(replace(r"block_M: int = \d+", "block_M: int = 4096"), GEMM, "", "L0", id="overflow"),
+]
+
+
+@pytest.mark.parametrize(("edit", "answers", "rung", "words"), CASES)
+def test_broken_kernel(
+    broken: Callable[..., dict[str, Any]], edit: Edit, answers: dict[str, str], rung: str, words: str
+) -> None:
+    failed = broken(edit, **answers)
+    assert not rung or failed["rung"] == rung, failed["text"]
+    assert words in failed["text"]
+    if rung in ("parsed", "conventions", "lowered"):
+        assert f"kernel.py:{failed['line']}" in failed["text"] or words == "out_idx", failed["text"]
+
+
+def test_wrong_numbers_fail_at_simulated(broken: Callable[..., dict[str, Any]]) -> None:
+    failed = broken(replace(r"T\.tile\.exp\(", "T.tile.abs("), scenario="vector", operator="softmax")
+    assert failed["rung"] == "simulated", failed["text"]
+    assert "expected" in failed["text"]
