@@ -146,7 +146,7 @@ def _ranges(values: Array, most: int = 6) -> str:
 
 
 def error_map(wrong: Array, tile: tuple[int, int] | None) -> list[str]:
-    """A picture of the wrong elements: a character a tile (or a share of the output), ``#`` all, ``+`` some, ``.`` none.
+    """A picture of the wrong elements: a character a tile, ``#`` all, ``+`` some, ``.`` none.
 
     Leading dimensions are stacked. Tiles are merged where the picture would be larger than 16 by 48.
     """

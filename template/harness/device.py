@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def missing_npu() -> str | None:
         import torch_npu  # noqa: F401  (registers torch.npu)
     except ImportError:
         return "torch_npu is not installed"
-    except Exception as error:  # noqa: BLE001  (a broken driver raises anything)
+    except Exception as error:  # a broken driver raises anything
         return f"torch_npu does not load: {error}"
     return None if torch.npu.is_available() else "torch_npu finds no NPU (is the driver loaded? see npu-smi info)"
 
@@ -79,10 +79,9 @@ class NpuDevice:
         if host.dtype == self._torch.bfloat16:
             import ml_dtypes
 
-            array: Array = host.view(self._torch.int16).numpy().view(ml_dtypes.bfloat16)
-            return array
-        array = host.numpy()
-        return array
+            host, dtype = host.view(self._torch.int16), np.dtype(ml_dtypes.bfloat16)
+            return cast(Array, host.numpy().view(dtype))
+        return cast(Array, host.numpy())
 
 
 def worker_index() -> int:

@@ -92,7 +92,7 @@ class Ladder:
         self._kernels: list[tuple[Case, Lowered]] = []
 
     def climb(self) -> Iterator[Rung]:
-        """Yields a result for every rung, from the bottom; a failed rung keeps the ones that build on it from running."""
+        """Yields a result for every rung, from the bottom; a rung runs only where those it builds on passed."""
         needs = {"budget": "lowered", "simulated": "lowered", "compiled": "parsed", "device": "parsed"}
         needs |= {"conventions": "parsed", "lowered": "parsed"}
         bad: dict[str, Status] = {}
@@ -126,7 +126,7 @@ class Ladder:
     # The rungs.
 
     def rung_parsed(self) -> Passed:
-        files = sorted((self.project.root / "src").rglob("*.py")) + [self.project.root / "tests" / "spec.py"]
+        files = [*sorted((self.project.root / "src").rglob("*.py")), self.project.root / "tests" / "spec.py"]
         for path in files:
             shown = path.relative_to(self.project.root)
             try:
@@ -145,7 +145,6 @@ class Ladder:
         return self._judge(findings, f"scenario {self.project.scenario}, compiler era {self.project.compiler_era}")
 
     def rung_lowered(self) -> Passed:
-        lines: list[str] = []
         for number, (case, arguments) in enumerate(self.problems, 1):
             for target in self.project.targets:
                 self._progress(f"lowered: {case.name}, {target} ({number} of {len(self.problems)})")

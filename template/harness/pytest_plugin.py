@@ -5,7 +5,7 @@ Level 0 and level 1 decide; a boundary case that fails is a warning (``xfailed``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ import pytest
 from harness.testing import Runner, passed
 
 LEVELS = ("l0", "l1", "l2", "boundary")
-_verdicts = pytest.StashKey[list[tuple[str, bool]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,10 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_verdicts] = []
     for level in LEVELS:
         config.addinivalue_line("markers", f"{level}: tests of level {level}")
     config.addinivalue_line("markers", "nightly: right but slow; runs with --nightly")
+    if not hasattr(config, "workerinput"):  # under xdist, the process that reports
+        config.pluginmanager.register(Verdicts(), "kernel-verdicts")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -61,53 +61,47 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    report: Any = yield
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
     level = _level(item)
     if call.when == "call" and level:
-        report.user_properties.append(("level", level))
+        report.user_properties.append(("level", level))  # travels to the process that reports, under xdist too
         if level == "boundary" and report.failed and not item.config.getoption("--strict-boundary"):
-            report.outcome, report.wasxfail = "skipped", "boundary cases warn, they do not block"
+            report.outcome = "skipped"
+            report.wasxfail = "boundary cases warn, they do not block"
     return report
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    level = dict(report.user_properties).get("level")
-    if report.when != "call" or not level or _config is None:
-        return
-    ok = report.passed
-    if report.skipped and not hasattr(report, "wasxfail"):
-        return  # did not run: neither passed nor failed
-    _config.stash[_verdicts].append((str(level), ok))
-    kind = "PRECISION" if level in ("l0", "l1") else "BOUNDARY"
-    word = "PASS" if ok else "FAIL" if kind == "PRECISION" else "WARN"
-    _markers.append(f"[{kind}_{word}] {level} {report.nodeid.rpartition('::')[2]}")
+class Verdicts:
+    """Upstream's markers, and its closing line after pytest's own summary, where upstream's scripts look for it."""
 
+    def __init__(self) -> None:
+        self._reports: list[tuple[str, bool]] = []
+        self._lines: list[str] = []
+        self._exit = 1
 
-_config: pytest.Config | None = None
-_markers: list[str] = []
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        level = str(dict(report.user_properties).get("level", ""))
+        did_not_run = report.skipped and not hasattr(report, "wasxfail")
+        if report.when != "call" or not level or did_not_run:
+            return
+        self._reports.append((level, report.passed))
+        kind = "PRECISION" if level in ("l0", "l1") else "BOUNDARY"
+        word = "PASS" if report.passed else "FAIL" if kind == "PRECISION" else "WARN"
+        self._lines.append(f"[{kind}_{word}] {level} {report.nodeid.rpartition('::')[2]}")
 
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self._lines:
+            terminalreporter.section("levels")
+            for line in self._lines:
+                terminalreporter.write_line(line)
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    global _config
-    _config = session.config
-    _markers.clear()
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self._exit = int(exitstatus)
 
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if _markers:
-        terminalreporter.section("levels")
-        for line in _markers:
-            terminalreporter.write_line(line)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    # After pytest's own summary, so that it is the last line: upstream's scripts look for it there.
-    controller = _config is config and not hasattr(config, "workerinput")
-    if controller and passed(config.stash[_verdicts]) and getattr(config, "_kernel_exit", 1) == 0:
-        print("Test Passed!")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    session.config._kernel_exit = exitstatus  # type: ignore[attr-defined]
+    def pytest_unconfigure(self) -> None:
+        if self._exit == 0 and passed(self._reports):
+            print("Test Passed!")
