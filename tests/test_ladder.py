@@ -51,7 +51,7 @@ def test_climbs_to_simulated(package: Package, starter: Starter) -> None:
     assert rungs["lowered"]["data"]["compiler"]
 
 
-@pytest.mark.parametrize("starter", [starter for starter in OPERATORS], ids=str)
+@pytest.mark.parametrize("starter", OPERATORS, ids=str)
 def test_a5_lowers_and_fits(package: Package, starter: Starter) -> None:
     record = repository.catalog()["operators"][starter.scenario][starter.operator]
     if "A5" not in record["platforms"]:

@@ -33,7 +33,7 @@ def broken(package: Package, tmp_path: Path) -> Callable[..., dict[str, Any]]:
         kernel.write_text(after, encoding="utf-8")
         done = run_harness(root, "check", "--json")
         rungs = json.loads(done.stdout)["rungs"]
-        failed = [rung for rung in rungs if rung["status"] == "failed"]
+        failed: list[dict[str, Any]] = [rung for rung in rungs if rung["status"] == "failed"]
         assert done.returncode == 1, done.stdout + done.stderr
         assert "Traceback" not in done.stdout + done.stderr
         line = next(n for n, (a, b) in enumerate(zip(before.split("\n"), after.split("\n"), strict=False), 1) if a != b)
