@@ -73,7 +73,7 @@ def check_source(path: Path, context: Context, text: str | None = None) -> list[
 def _cannot_tell(module: Module, context: Context) -> Iterable[Hit]:
     """What the rules could not see, said once."""
     for factory in module.factories:
-        if factory.config.switches is None and (factory.decorator is not None or context.scenario is not None):
+        if factory.config.switches is None and factory.decorator is not None:
             yield Hit(
                 factory.config.node or factory.node,
                 f"can't tell which switches {factory.name} uses, because {factory.config.reason}",

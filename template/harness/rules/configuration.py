@@ -168,7 +168,7 @@ def workspace_name(view: View) -> Iterator[Hit]:
 def output_not_written(view: View) -> Iterator[Hit]:
     _, written = touched(view)
     for parameter in view.kernel.parameters if not view.kernel.unknown_calls else ():
-        if parameter.name in listed(view, "out_idx") - written:
+        if parameter.is_tensor and parameter.name in listed(view, "out_idx") - written:
             fix = "copy the result to it, or correct out_idx"
             yield Hit(parameter.node, f"output {parameter.name} is never written", fix)
 
@@ -191,7 +191,8 @@ def output_index(view: View) -> Iterator[Hit]:
     for position, parameter in enumerate(view.kernel.parameters if known and view.factory.decorator else ()):
         written = [op for op in view.kernel.operations if any(o.name == parameter.name for o in op.writes)]
         sure = any(op.name in ("T.copy", "T.assign", "T.tile.atomic_add") for op in written)
-        if sure and parameter.name not in listed(view, "out_idx") | listed(view, "workspace_idx"):
+        named = listed(view, "out_idx") | listed(view, "workspace_idx")
+        if sure and parameter.name not in named and "workspace" not in parameter.name:
             message = f"{parameter.name} is written but is in neither out_idx nor workspace_idx"
             yield Hit(parameter.node, message, f"add {position} to out_idx (or to workspace_idx)")
 
@@ -268,11 +269,14 @@ def launch_npu(view: View) -> Iterator[Hit]:
 
 @rule("TLA124", "grid-drops-tail", "M // block_M drops the last, partial tile.", package=True)
 def grid_drops_tail(view: View) -> Iterator[Hit]:
-    dimensions = {ast.unparse(d) for p in view.kernel.parameters for d in p.shape or ()}
-    extents = [a for launch in view.kernel.launches for a in launch.call.args]
-    for frame in (f for op in view.kernel.operations for f in op.loops):
-        if isinstance(frame.node, ast.For) and isinstance(frame.node.iter, ast.Call):
-            extents += frame.node.iter.args
+    spaces = listed(view, "workspace_idx")
+    dimensions = {ast.unparse(d) for p in view.kernel.parameters if p.name not in spaces for d in p.shape or ()}
+    grid = [d for launch in view.kernel.launches for a in launch.call.args for d in _divisions(view, a)]
+    # In a loop only a block size counts: other divisors (lanes, chunks) are the kernel's own business.
+    blocks = {argument.arg for argument in view.factory.parameters}
+    loops = [f.node.iter for op in view.kernel.operations for f in op.loops if isinstance(f.node, ast.For)]
+    inner = [d for call in loops if isinstance(call, ast.Call) for a in call.args for d in _divisions(view, a)]
+    divisions = [*grid, *(d for d in inner if ast.unparse(d.right) in blocks)]
     guarded = {  # pairs (a, b) whose remainder the factory looks at, as in assert a % b == 0
         (ast.unparse(part.left), ast.unparse(part.right))
         for node in ast.walk(view.factory.node)
@@ -280,7 +284,7 @@ def grid_drops_tail(view: View) -> Iterator[Hit]:
         for part in ast.walk(node.test)
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
     }
-    for division in dict.fromkeys(d for extent in extents for d in _divisions(view, extent)):
+    for division in dict.fromkeys(divisions):
         size, block = ast.unparse(division.left), ast.unparse(division.right)
         values = view.exact(division.left), view.exact(division.right)
         divides = all(isinstance(v, int) and v for v in values) and values[0] % values[1] == 0

@@ -138,7 +138,7 @@ def reduce_dtype(view: View) -> Iterator[Hit]:
                 )
 
 
-@rule("TLA509", "fp64-literal", "A numpy scalar is not a TileLang constant.", severity="warning")
+@rule("TLA509", "numpy-scalar", "A numpy scalar is not a TileLang constant.", severity="warning")
 def numpy_scalar(view: View) -> Iterator[Hit]:
     for node in view.kernel.nodes:
         if isinstance(node, ast.Call):

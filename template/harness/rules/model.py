@@ -844,6 +844,8 @@ class _Walker:
             reads = [o for o in everything if o not in writes and not any(o.node is w.node for w in writes)]
             if name in _READS_DESTINATION:
                 reads = [*writes, *reads]
+            if name.endswith("_experiment"):  # scratch operands stand among the others
+                writes = everything
         elif name in SYNCHRONISATION or name in ("T.annotate_address", "T.annotate_layout", "T.func_attr", "T.printf"):
             reads = []
         elif name == "T.dump_tensor":

@@ -36,7 +36,8 @@ def kernel_imports(module: Module, context: Context) -> Iterator[Hit]:
 
 @module_rule("TLA704", "factory-name", "The harness calls the factory by the package's name.", package=True)
 def factory_name(module: Module, context: Context) -> Iterator[Hit]:
-    if module.path.name == "kernel.py" and module.path.parent.name.isidentifier() and module.factories:
+    in_package = module.path.name == "kernel.py" and module.path.parent.parent.name == "src"
+    if in_package and module.factories:
         wanted = module.path.parent.name
         if wanted not in module.functions and wanted not in module.scope.names:
             found = ", ".join(factory.name for factory in module.factories)
