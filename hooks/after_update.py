@@ -1,8 +1,8 @@
 """After `copier update`, once, when the user's edits are back: files that were renamed, then the check.
 
 The update is done by then, so nothing here fails: the exit status is always 0. Standard library only, and `packaging`.
-The environment variable KERNEL_CHECK=off leaves the check out, for programs that update many packages and check them
-themselves.
+Copier tells the versions in environment variables (VERSION_FROM and others). KERNEL_CHECK=off leaves the check out, for
+programs that update many packages and check them themselves.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import lock
 from migrations import renamed_files
 
+TEMPLATE = Path(__file__).resolve().parent.parent
 CHECK = "python -m harness check"
 FAILED = 1
 
@@ -26,20 +27,19 @@ FAILED = 1
 def main() -> int:
     """Runs the hook; see the module."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--template", type=Path, required=True, help="checkout of the new version")
-    parser.add_argument("--from", dest="old", required=True, help="version that the project had")
-    parser.add_argument("--from-commit", required=True, help="what git calls that version")
-    parser.add_argument("--to", dest="new", required=True, help="version of the project now")
-    parser.add_argument("--check", type=lambda text: text == "True", required=True)
+    parser.add_argument("--check", default="auto", help="the answer compile_check; off: do not check")
     arguments = parser.parse_args()
     project = Path.cwd()
-    try:
-        for old, new in renamed_files(arguments.old, arguments.new).items():
-            carry_edits(project, old, new, git(arguments.template, "show", f"{arguments.from_commit}:template/{old}"))
+    old_version, new_version = os.environ.get("VERSION_PEP440_FROM"), os.environ.get("VERSION_PEP440_TO")
+    if old_version and new_version:
+        for old, new in renamed_files(old_version, new_version).items():
+            try:
+                carry_edits(project, old, new, git(TEMPLATE, "show", f"{os.environ['VERSION_FROM']}:template/{old}"))
+            except OSError as error:
+                print(f"{old} is now {new}. Your edits of it could not be brought along ({error}); git has them:")
+                print(f"  git show HEAD:./{old}")
         lock.release(project, os.getppid())
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"The update is done, but edits of a renamed file may be missing: {error}. They are in git: git diff HEAD")
-    if arguments.check and os.environ.get("KERNEL_CHECK") != "off":
+    if arguments.check != "off" and os.environ.get("KERNEL_CHECK") != "off":
         check()
     return 0
 
