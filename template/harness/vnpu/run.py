@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from harness.spec import Array
-from harness.vnpu.build import BuildError, Built
+from harness.vnpu.build import BuildError, Built, NotSimulated
 
 PAGE = 4096
 UNWRITTEN = 0xFFAD  # NaN as fp16 and bf16, twice as fp32; differs from the poison of on-chip memory
@@ -222,9 +222,18 @@ def _arguments(built: Built, inputs: Sequence[Array]) -> tuple[list[Tensor], lis
             tensors.append(tensor)
             scalars.append(None)
             position += 1
+        elif position in given and built.lowered.parameters[position].shape == () and name not in sizes:
+            scalars.append(_scalar(name, given[position]))
+            position += 1
         else:
             scalars.append(sizes.get(name, 0))  # a run-time size, or the address of the flag memory: unused here
     return tensors, scalars, positions
+
+
+def _scalar(name: str, value: Array) -> int:
+    if np.asarray(value).dtype.kind not in "iub":
+        raise NotSimulated("parameter", f"scalar parameter {name} is not an integer")
+    return int(value)
 
 
 def _size(text: str, sizes: Mapping[str, int]) -> int:

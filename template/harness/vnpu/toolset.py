@@ -215,15 +215,20 @@ def _key(profile: Profile, cxx: Cxx) -> str:
 
 def _include_prelude(profile: Profile, cxx: Cxx) -> list[str]:
     """Options that include the prelude, precompiled where the compiler can."""
+    plain = ["-include", str(profile.prelude)]
     if cxx.family == "gcc":
-        return ["-include", str(profile.prelude)]
+        return plain
 
     def make(target: Path) -> None:
         precompile = ["-x", "c++-header", "-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp"]
-        _call(cxx, [*precompile, *profile.options(), "-fvisibility=hidden", str(profile.prelude), "-o", str(target)])
+        options = [*precompile, *profile.options(), "-fvisibility=hidden", str(profile.prelude), "-o", str(target)]
+        try:
+            _call(cxx, options)
+        except CompileError:
+            target.touch()  # empty: do without; what is wrong shows when a kernel is compiled
 
     header = cached("header", _key(profile, cxx), ".pch", make)
-    return ["-include-pch", str(header)]
+    return ["-include-pch", str(header)] if header.stat().st_size else plain
 
 
 # --- cache -----------------------------------------------------------------------------------------------------------
