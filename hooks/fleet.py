@@ -1,14 +1,15 @@
 """Updates many kernel packages to a version of the template: plan, update in parallel, one report.
 
-    python hooks/fleet.py FOLDER [FOLDER …]          every package below the folders
-    python hooks/fleet.py repositories.txt --clones DIR    packages of the git repositories listed, a path or address a line
+    python hooks/fleet.py FOLDER [FOLDER …]                every package below the folders
+    python hooks/fleet.py repositories.txt --clones DIR    packages of the git repositories listed, one a line
 
 Says first which packages are behind, which are current and which cannot be touched (uncommitted changes, conflicts left
-over, an interrupted update), then updates those that are behind. What is done is recorded in the report file as it is
-done, so that a run that was interrupted goes on where it stopped when it is repeated. Nothing is ever reset or deleted.
+over, an update that was cut off), then updates those that are behind. What is done is recorded in the report as it is
+done; a run that was cut off goes on where it stopped when it is repeated. Nothing is ever reset or deleted.
 
-Exit status: 0 everything is current · 1 conflicts or failed checks to look at · 2 some packages could not be updated ·
-3 usage · 130 interrupted. Standard library only, plus a `copier` command (uvx, pipx or the current environment).
+Exit status: 0 everything is current · 1 conflicts or failed checks to look at (--dry-run: packages are behind) · 2 some
+packages could not be updated · 3 usage · 130 interrupted. Standard library only, plus a `copier` command: of the current
+environment, on the PATH, or through uvx or pipx.
 """
 
 from __future__ import annotations
@@ -17,39 +18,37 @@ import argparse
 import json
 import os
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import lock
+
 ANSWERS = ".copier-answers.yml"
-MARK = re.compile(r"^(<{7} before updating|>{7} after updating)", re.MULTILINE)
+MARK = re.compile(rb"^(<{7} before updating|>{7} after updating)", re.MULTILINE)
 PRUNED = {".git", ".venv", "node_modules", "__pycache__"}
 EXIT_LOOK, EXIT_STUCK, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 3, 130
 
-# What a package can be, and whether that is an end state that asks for a person.
-CURRENT, BEHIND, UPDATED, CONFLICTS, CHECK_FAILED = (
-    "current",
-    "behind",
-    "updated",
-    "conflicts",
-    "check failed",
-)
-DIRTY, INTERRUPTED, BROKEN, FAILED = (
-    "uncommitted changes",
-    "interrupted update",
-    "unreadable",
-    "failed",
-)
+# What a package can be. LOOK and STUCK are end states that ask for a person.
+CURRENT, BEHIND, UPDATED = "current", "behind", "updated"
+CONFLICTS, CHECK_FAILED = "conflicts", "check failed"
+DIRTY, INTERRUPTED, BROKEN, FAILED = "uncommitted changes", "interrupted update", "unreadable", "failed"
 LOOK = {CONFLICTS, CHECK_FAILED}
 STUCK = {DIRTY, INTERRUPTED, BROKEN, FAILED}
+
+RESTORE = "`git reset -q && git restore . && git clean -di .` in it takes that back"
 
 
 @dataclass
@@ -67,16 +66,20 @@ class Package:
     check: str = "not run"
     seconds: float = 0.0
 
+    def become(self, state: str, detail: str = "") -> Package:
+        self.state, self.detail = state, detail
+        return self
+
     def to_json(self) -> dict[str, Any]:
-        record = asdict(self)
-        return record | {
-            "path": str(self.path),
-            "repository": str(self.repository) if self.repository else None,
-        }
+        places = {"path": str(self.path), "repository": str(self.repository) if self.repository else None}
+        return asdict(self) | places
+
+
+Record = Mapping[str, Any]
 
 
 def run(command: Sequence[str], cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program without a terminal, so that it can never stop to ask."""
+    """Runs a program without a terminal: it can never stop to ask, and Ctrl-C reaches the fleet only, not the update."""
     return subprocess.run(
         command,
         check=False,
@@ -86,22 +89,29 @@ def run(command: Sequence[str], cwd: Path | None = None, **environment: str) -> 
         capture_output=True,
         text=True,
         errors="replace",
+        start_new_session=True,
     )
 
 
-def last_line(process: subprocess.CompletedProcess[str]) -> str:
-    lines = [line for line in (process.stderr + "\n" + process.stdout).splitlines() if line.strip()]
+def reason(process: subprocess.CompletedProcess[str]) -> str:
+    """Why a program failed, on one line: what our hook says, else git's own error, else the last line."""
+    text = process.stderr + "\n" + process.stdout
+    if found := re.search(r"Not updated: (.*?)(?:\n\s*\n|\Z)", text, re.DOTALL):
+        return " ".join(found[1].split())
+    if found := re.search(r"\b(?:fatal|error): .*", text):
+        return found[0]
+    lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else f"exit status {process.returncode}"
 
 
 # Finding packages.
 
 
-def find(places: Iterable[str], clones: Path | None) -> Iterator[Path]:
-    """Packages below folders, and of the repositories that a list names.
+def find(places: Iterable[str], clones: Path | None) -> Iterator[Package]:
+    """Packages below folders, and of the repositories that a list names; one that cannot be had comes as FAILED.
 
     Raises:
-        SystemExit: A place does not exist, or a listed repository can't be had.
+        SystemExit: A place does not exist, or addresses are listed and there is no place for clones.
     """
     for place in places:
         path = Path(place)
@@ -109,24 +119,24 @@ def find(places: Iterable[str], clones: Path | None) -> Iterator[Path]:
             yield from below(path.resolve())
         elif path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
-                entry = line.partition("#")[0].strip()
-                if entry:
-                    yield from below(checkout(entry, clones))
+                if entry := line.partition("#")[0].strip():
+                    yield from checkout(entry, clones)
         else:
             raise SystemExit(usage(f"{place}: no such folder or list"))
 
 
-def below(folder: Path) -> Iterator[Path]:
+def below(folder: Path) -> Iterator[Package]:
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in PRUNED)
         if ANSWERS in files and (Path(here) / "harness").is_dir():
             folders.clear()  # a package holds no packages
-            yield Path(here)
+            yield Package(Path(here))
 
 
-def checkout(entry: str, clones: Path | None) -> Path:
+def checkout(entry: str, clones: Path | None) -> Iterator[Package]:
     if Path(entry).is_dir():
-        return Path(entry).resolve()
+        yield from below(Path(entry).resolve())
+        return
     if clones is None:
         raise SystemExit(usage(f"{entry} is not a folder here: say with --clones where to clone it"))
     target = clones / re.sub(r"\W+", "-", entry).strip("-")
@@ -136,9 +146,10 @@ def checkout(entry: str, clones: Path | None) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         done = run(["git", "clone", "--quiet", entry, str(partial)])
         if done.returncode:
-            raise SystemExit(usage(f"{entry}: {last_line(done)}"))
+            yield Package(target.resolve()).become(FAILED, f"{entry} can't be cloned: {reason(done)}")
+            return
         partial.rename(target)
-    return target.resolve()
+    yield from below(target.resolve())
 
 
 def usage(message: str) -> int:
@@ -146,88 +157,85 @@ def usage(message: str) -> int:
     return EXIT_USAGE
 
 
-# Planning.
-
-
-def plan(paths: Sequence[Path], wanted: str | None, history: dict[str, dict[str, Any]]) -> list[Package]:
-    """Looks at every package without changing anything."""
-    newest: dict[str, str | Exception] = {}
-    return [inspect(path, wanted, newest, history.get(str(path), {})) for path in paths]
-
-
-def inspect(
-    path: Path,
-    wanted: str | None,
-    newest: dict[str, str | Exception],
-    past: dict[str, Any],
-) -> Package:
-    package = Package(path)
-    try:
-        answers = read_answers(path / ANSWERS)
-        package.version, package.template = answers["_commit"], answers["_src_path"]
-    except (OSError, UnicodeDecodeError, KeyError) as error:
-        package.state, package.detail = (
-            BROKEN,
-            f"{ANSWERS}: {error!r}; restore it with git, never by hand",
-        )
-        return package
-    top = run(["git", "rev-parse", "--show-toplevel"], path)
-    if top.returncode:
-        package.state, package.detail = (
-            BROKEN,
-            "not in a git repository: git init, commit, then update",
-        )
-        return package
-    package.repository = Path(top.stdout.strip())
-    if package.template not in newest:
-        newest[package.template] = latest(package.template)
-    found = newest[package.template]
-    if isinstance(found, Exception) and not wanted:
-        package.state, package.detail = FAILED, str(found)
-        return package
-    package.target = wanted or str(found)
-    dirty = run(["git", "status", "--porcelain", "--", "."], path).stdout.splitlines()
-    if past.get("target") == package.target and past.get("state") not in (
-        None,
-        "started",
-        FAILED,
-        DIRTY,
-        INTERRUPTED,
-    ):
-        package.conflicts = conflicts(path)
-        package.state = CONFLICTS if package.conflicts else str(past["state"]).replace(CONFLICTS, UPDATED)
-        package.check, package.detail = past.get("check", "not run"), "done before"
-    elif found_conflicts := conflicts(path):
-        package.state, package.conflicts = CONFLICTS, found_conflicts
-        package.detail = "conflicts of an earlier update: resolve and commit them first"
-    elif dirty and past.get("state") == "started":
-        package.state = INTERRUPTED
-        package.detail = "an update was cut off here: `git restore . && git clean -d -i .` in it takes that back"
-    elif dirty:
-        package.state, package.detail = (
-            DIRTY,
-            f"commit or stash first: {len(dirty)} files, first {dirty[0][3:]}",
-        )
-    elif package.version == package.target:
-        package.state = CURRENT
-    return package
-
-
 def repository_of(path: Path) -> Path | None:
     """The git work tree that holds the folder."""
     return next((folder for folder in (path, *path.parents) if (folder / ".git").exists()), None)
 
 
+def take_shard(packages: Sequence[Package], index: int, count: int) -> list[Package]:
+    """Every count-th repository with its packages, from the index-th (counted from 1)."""
+    repositories = sorted({str(repository_of(package.path)) for package in packages})[index - 1 :: count]
+    return [package for package in packages if str(repository_of(package.path)) in repositories]
+
+
+# Planning.
+
+
+def plan(packages: Sequence[Package], wanted: str | None, history: Mapping[str, Record], jobs: int = 1) -> None:
+    """Looks at every package without changing anything, and sets what it is."""
+    newest: dict[str, str | Exception] = {}
+
+    def look(package: Package) -> None:
+        if package.state == BEHIND:
+            inspect(package, wanted, newest, history.get(str(package.path), {}))
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(look, packages))
+
+
+def inspect(package: Package, wanted: str | None, newest: dict[str, str | Exception], past: Record) -> Package:
+    path = package.path
+    try:
+        answers = read_answers(path / ANSWERS)
+        package.version, package.template = answers["_commit"], answers["_src_path"]
+    except OSError as error:
+        return package.become(BROKEN, f"{ANSWERS} can't be read ({error.strerror}); restore it with git, never by hand")
+    except (UnicodeDecodeError, KeyError) as error:
+        return package.become(BROKEN, f"{ANSWERS} holds no {error}; restore it with git, never by hand")
+    package.repository = repository_of(path)
+    if package.repository is None:
+        return package.become(BROKEN, "not in a git repository: git init, commit, then update")
+    if not wanted and package.template not in newest:
+        newest[package.template] = latest(package.template)
+    found = wanted or newest[package.template]
+    if isinstance(found, Exception):
+        return package.become(FAILED, str(found))
+    package.target = found
+    status = run(["git", "status", "--porcelain", "--", "."], path)
+    if status.returncode:
+        return package.become(BROKEN, reason(status))
+    dirty = status.stdout.splitlines()
+    if dirty and (past.get("state") == "started" or cut_off(path)):
+        return package.become(INTERRUPTED, f"an update was cut off here: {RESTORE}")
+    if left := conflicts(path):
+        package.conflicts = left
+        return package.become(CONFLICTS, "resolve and commit: " + ", ".join(left))
+    if not older(package.version, package.target):
+        if past.get("target") == package.target and past.get("state") in (UPDATED, CHECK_FAILED):
+            package.check = str(past.get("check", "not run"))
+            return package.become(str(past["state"]), str(past.get("detail", "")))
+        return package.become(CURRENT)
+    if dirty:
+        return package.become(DIRTY, f"commit or stash first: {len(dirty)} files, first {dirty[0][3:]}")
+    return package
+
+
 def read_answers(path: Path) -> dict[str, str]:
     """Copier's own two values of an answers file; they are plain scalars on lines of their own."""
-    found = dict(
-        re.findall(
-            r"^(_commit|_src_path): *(.*?) *$",
-            path.read_text(encoding="utf-8"),
-            re.MULTILINE,
-        )
-    )
+    text = path.read_text(encoding="utf-8")
+    found = dict(re.findall(r"^(_commit|_src_path): *(.*?) *$", text, re.MULTILINE))
     return {key: value.strip("'\"") for key, value in found.items()}
+
+
+def older(version: str, target: str) -> bool:
+    """Whether a version comes before the target; what is no version (an untagged commit) always does."""
+
+    def key(text: str) -> tuple[list[int], int]:
+        # As git describes it: 0.2.0, or 0.2.0-3-gabc1234 where that is three commits on.
+        found = re.fullmatch(r"v?(\d+(?:\.\d+)*)(?:-(\d+)-g[0-9a-f]+)?", text)
+        return ([int(part) for part in found[1].split(".")], int(found[2] or 0)) if found else ([-1], 0)
+
+    return key(version) < key(target) if key(target)[0] != [-1] else version != target
 
 
 def latest(template: str) -> str | Exception:
@@ -235,13 +243,22 @@ def latest(template: str) -> str | Exception:
     address = re.sub(r"^git\+", "", template)
     for short, host in (("gh:", "https://github.com/"), ("gl:", "https://gitlab.com/")):
         address = host + address.removeprefix(short) if address.startswith(short) else address
-    done = run(["git", "ls-remote", "--tags", "--refs", address])
+    done = run(["git", "ls-remote", "--tags", "--refs", os.path.expanduser(address)])  # noqa: PTH111  # may be a URL
     tags = re.findall(r"refs/tags/(v?\d+(?:\.\d+)*)$", done.stdout, re.MULTILINE)
     if done.returncode:
-        return RuntimeError(f"template {template} can't be reached: {last_line(done)}")
+        return RuntimeError(f"the template {template} can't be reached: {reason(done)}")
     if not tags:
-        return RuntimeError(f"template {template} has no released version")
+        return RuntimeError(f"the template {template} has no released version")
     return str(max(tags, key=lambda tag: [int(part) for part in tag.removeprefix("v").split(".")]))
+
+
+def cut_off(path: Path) -> bool:
+    """Whether an update of this package began and its process is gone."""
+    try:
+        holder = lock.holder(lock.path_of(path))
+    except subprocess.CalledProcessError:
+        return False
+    return holder is not None and not holder.alive and holder.package in ("", str(path))
 
 
 def conflicts(path: Path) -> list[str]:
@@ -252,8 +269,8 @@ def conflicts(path: Path) -> list[str]:
         for name in files:
             file = Path(here) / name
             try:
-                bad = name.endswith(".rej") or MARK.search(file.read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError):
+                bad = name.endswith(".rej") or MARK.search(file.read_bytes())
+            except OSError:
                 continue
             if bad:
                 found.append(str(file.relative_to(path)))
@@ -275,112 +292,104 @@ class Fleet:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
 
-    def update(self, packages: Sequence[Package]) -> None:
+    def update(self, packages: Sequence[Package], progress: Callable[[Package], None]) -> None:
+        """Updates the packages.
+
+        Raises:
+            KeyboardInterrupt: Once the updates that were under way are done and recorded.
+        """
         by_repository: dict[Path | None, list[Package]] = {}
         for package in packages:
             by_repository.setdefault(package.repository, []).append(package)
-        done = 0
         with ThreadPoolExecutor(self.jobs) as pool:
-            futures = [pool.submit(self._update_all, group) for group in by_repository.values()]
+            futures = [pool.submit(self._update_all, group, progress) for group in by_repository.values()]
             try:
                 for future in as_completed(futures):
-                    for package in future.result():
-                        done += 1
-                        said = package.detail or ", ".join(package.conflicts)
-                        versions = f"{package.version} -> {package.target}"
-                        print(
-                            f"[{done}/{len(packages)}] {package.path}: {package.state}, {versions}. {said}".rstrip(". ")
-                        )
+                    future.result()
             except KeyboardInterrupt:
                 self._stop.set()
+                print("finishing the updates that are under way …", file=sys.stderr, flush=True)
                 for future in futures:
                     future.cancel()
                 raise
 
-    def _update_all(self, group: list[Package]) -> list[Package]:
-        for position, package in enumerate(group):
+    def _update_all(self, group: list[Package], progress: Callable[[Package], None]) -> None:
+        blocked = ""
+        for package in group:
             if self._stop.is_set():
-                return group[:position]
-            if position and not self.commit:
-                package.state = DIRTY
-                package.detail = "shares its repository with a package updated just now: commit that, or give --commit"
+                return
+            if blocked:
+                package.become(DIRTY, f"waits until the conflicts in {blocked}, in the same repository, are resolved")
             else:
                 self._update(package)
+            if package.state == CONFLICTS:
+                blocked = str(package.path)
             self._record(package.to_json())
-        return group
+            progress(package)
 
     def _update(self, package: Package) -> None:
         start = time.monotonic()
-        self._record(package.to_json() | {"state": "started"})
-        command = [
-            *self.copier,
-            "update",
-            "--defaults",
-            "--trust",
-            "--quiet",
-            "--vcs-ref",
-            package.target,
-        ]
-        done = run([*command, str(package.path)], KERNEL_CHECK="off")
-        if done.returncode:
-            package.state, package.detail = FAILED, last_line(done)
+        if package.state != CHECK_FAILED:  # else it is updated already and only to be checked again
+            self._record(package.to_json() | {"state": "started"})
+            command = [*self.copier, "update", "--defaults", "--trust", "--quiet", "--vcs-ref", package.target]
+            done = run([*command, str(package.path)], KERNEL_CHECK="off")
+            if done.returncode:
+                package.become(FAILED, reason(done))
+                if cut_off(package.path) and run(["git", "status", "--porcelain", "."], package.path).stdout:
+                    package.become(INTERRUPTED, f"{package.detail}; {RESTORE}")
+                return
+        package.conflicts = conflicts(package.path)
+        if package.conflicts:
+            package.become(CONFLICTS, ", ".join(package.conflicts))
         else:
-            package.conflicts = conflicts(package.path)
-            package.state = CONFLICTS if package.conflicts else UPDATED
-            if not package.conflicts and self.check:
+            package.become(UPDATED)
+            if self.check:
                 self._check(package)
-            if not package.conflicts and self.commit:
+            if self.commit:
                 self._commit(package)
         package.seconds = round(time.monotonic() - start, 2)
 
     def _check(self, package: Package) -> None:
-        own = package.path / ".venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+        own = package.path / ".venv/bin/python"
         python = str(own) if own.exists() else sys.executable
         done = run([python, "-m", "harness", "check", "--json"], package.path)
         try:
             rungs = json.loads(done.stdout)["rungs"]
-            package.check = ", ".join(
-                f"{rung['rung']} {rung['status']}" for rung in rungs if rung["status"] != "not run"
-            )
         except (ValueError, KeyError):
-            package.check = f"could not run: {last_line(done)}"
+            package.check = f"could not run: {reason(done)}"
             return
+        ran = [f"{rung['rung']} {rung['status']}" for rung in rungs if rung["status"] != "not run"]
+        package.check = ", ".join(ran)
         failed = [f"{rung['rung']}: {rung['summary']}" for rung in rungs if rung["status"] == "failed"]
         if failed:
-            package.state, package.detail = CHECK_FAILED, failed[0]
+            package.become(CHECK_FAILED, failed[0])
 
     def _commit(self, package: Package) -> None:
-        for command in (
-            ["git", "add", "--all", "."],
-            ["git", "commit", "--quiet", "-m", self.commit, "--", "."],
-        ):
-            done = run(command, package.path)
+        for command in (["add", "--all", "."], ["commit", "--quiet", "-m", self.commit, "--", "."]):
+            done = run(["git", *command], package.path)
             if done.returncode:
-                package.state, package.detail = (
-                    FAILED,
-                    f"updated, but not committed: {last_line(done)}",
-                )
+                package.become(FAILED, f"updated, but not committed: {reason(done)}")
                 return
 
-    def _record(self, record: dict[str, Any]) -> None:
+    def _record(self, record: Record) -> None:
         with self._lock, self.report.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
 
-def read_report(path: Path) -> dict[str, dict[str, Any]]:
+def read_report(path: Path) -> dict[str, Record]:
     """The last record of every package; a half-written last line is passed over."""
-    records: dict[str, dict[str, Any]] = {}
+    records: dict[str, Record] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
             record = json.loads(line)
-        except ValueError:
+            records[record["path"]] = record
+        except (ValueError, KeyError, TypeError):
             continue
-        records[record["path"]] = record
     return records
 
 
 def find_copier() -> list[str]:
-    """How to start Copier: this environment's, the one on PATH, or through uvx."""
+    """How to start Copier: this environment's, the one on the PATH, or through uvx or pipx."""
     if run([sys.executable, "-m", "copier", "--version"]).returncode == 0:
         return [sys.executable, "-m", "copier"]
     for command in (["copier"], ["uvx", "copier"], ["pipx", "run", "copier"]):
@@ -395,91 +404,85 @@ def show(packages: Sequence[Package], title: str) -> None:
         print(f"  {count:5}  {state}")
     for package in packages:
         if package.state in LOOK | STUCK:
-            print(f"  {package.path}: {package.state}. {package.detail or ', '.join(package.conflicts)}".rstrip(". "))
+            print(f"  {package.path}: {package.state}. {package.detail}".rstrip(". "))
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="fleet.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("places", nargs="+", help="folders, or files that list repositories")
+    add("--to", metavar="TAG", help="version of the template (default: its newest release)")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="repositories updated at once (default: %(default)s)")
+    add("--dry-run", action="store_true", help="only the plan")
+    add("--commit", metavar="MESSAGE", default="", help="commit every update that has no conflicts")
+    add("--no-check", dest="check", action="store_false", help="do not climb the ladder afterwards")
+    add("--clones", type=Path, metavar="DIR", help="where listed addresses are cloned to")
+    add("--report", type=Path, default=Path("fleet-report.jsonl"), help="a JSON line a package (default: %(default)s)")
+    add("--shard", metavar="I/N", default="1/1", help="only every N-th repository, from the I-th")
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="fleet.py",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument("places", nargs="+", help="folders, or files that list repositories")
-    parser.add_argument(
-        "--to",
-        metavar="TAG",
-        help="version of the template (default: its newest release)",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=os.cpu_count() or 1,
-        help="repositories updated at once",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only the plan")
-    parser.add_argument(
-        "--commit",
-        metavar="MESSAGE",
-        default="",
-        help="commit every update that has no conflicts",
-    )
-    parser.add_argument(
-        "--no-check",
-        dest="check",
-        action="store_false",
-        help="do not climb the ladder afterwards",
-    )
-    parser.add_argument("--clones", type=Path, help="where listed addresses are cloned to")
-    parser.add_argument(
-        "--report",
-        type=Path,
-        default=Path("fleet-report.jsonl"),
-        help="a JSON line a package",
-    )
-    parser.add_argument(
-        "--shard",
-        metavar="I/N",
-        default="1/1",
-        help="only every N-th repository, from the I-th",
-    )
+    """Plans, updates and reports; returns the exit status."""
     try:
-        arguments = parser.parse_args(argv)
+        arguments = parse(argv)
     except SystemExit as stop:
         return EXIT_USAGE if stop.code else 0
     shard = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", arguments.shard)
     if shard is None or int(shard[1]) > int(shard[2]) or arguments.jobs < 1:
         return usage("--shard is I/N with 1 <= I <= N; --jobs is at least 1")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cancelled CI job
     try:
-        paths = sorted(set(find(arguments.places, arguments.clones)))
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    repositories = sorted({str(repository_of(path)) for path in paths})[int(shard[1]) - 1 :: int(shard[2])]
-    paths = [path for path in paths if str(repository_of(path)) in repositories]
-    if not paths:
-        return usage(f"no kernel package (a folder with {ANSWERS} and harness/) in {', '.join(arguments.places)}")
-    packages = plan(paths, arguments.to, read_report(arguments.report))
-    show(packages, "Plan")
-    behind = [package for package in packages if package.state == BEHIND]
-    if arguments.dry_run:
-        return EXIT_LOOK if behind else EXIT_STUCK if any(package.state in STUCK for package in packages) else 0
-    try:
-        if behind:
-            fleet = Fleet(
-                find_copier(),
-                arguments.report,
-                arguments.commit,
-                arguments.check,
-                arguments.jobs,
-            )
-            fleet.update(behind)
-            show(packages, "Result")
+        return update_all(arguments, int(shard[1]), int(shard[2]))
     except SystemExit as stop:
         return int(stop.code or 0)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def update_all(arguments: argparse.Namespace, index: int, count: int) -> int:
+    found = {package.path: package for package in find(arguments.places, arguments.clones)}
+    if not found:
+        places = ", ".join(arguments.places)
+        raise SystemExit(usage(f"no kernel package (a folder with {ANSWERS} and harness/) in {places}"))
+    packages = take_shard([found[path] for path in sorted(found)], index, count)
+    plan(packages, arguments.to, read_report(arguments.report), arguments.jobs)
+    show(packages, "Plan")
+    todo = [package for package in packages if package.state == BEHIND]
+    if arguments.check:
+        todo += [package for package in packages if package.state == CHECK_FAILED]
     states = {package.state for package in packages}
+    if arguments.dry_run:
+        return EXIT_STUCK if states & STUCK else EXIT_LOOK if todo or states & LOOK else 0
+    if todo:
+        update(todo, arguments)
+        show(packages, "Result")
+        states = {package.state for package in packages}
     return EXIT_STUCK if states & STUCK else EXIT_LOOK if states & LOOK else 0
+
+
+def update(todo: Sequence[Package], arguments: argparse.Namespace) -> None:
+    fleet = Fleet(find_copier(), arguments.report, arguments.commit, arguments.check, arguments.jobs)
+    start, done = time.monotonic(), 0
+    lines = threading.Lock()
+
+    def progress(package: Package) -> None:
+        nonlocal done
+        with lines:
+            done += 1
+            step = f"[{done}/{len(todo)}] {package.path}: {package.state}, {package.version} -> {package.target}"
+            print(f"{step}. {package.detail}".rstrip(". "), flush=True)
+
+    fleet.update(todo, progress)
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024  # kilobytes on Linux
+    seconds = time.monotonic() - start
+    print(
+        f"{done} packages in {seconds:.0f} s ({seconds / done:.1f} s each, {arguments.jobs} at once), "
+        f"at most {memory:.0f} MB a process"
+    )
 
 
 if __name__ == "__main__":
