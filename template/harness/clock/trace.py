@@ -160,8 +160,12 @@ def instrumented(kernel: GeneratedKernel, kind: str) -> str:
 {chr(10).join(lines)}
 VCLOCK_EXPORT void vclock_trace(const uint64_t *a, const vclock::Order *order, vclock::Trace *out) {{
     vclock::recorder.begin(*order);
-    {kernel.name}({arguments});
-    vclock::recorder.finish(out);
+    try {{
+        {kernel.name}({arguments});
+        vclock::recorder.finish(out);
+    }} catch (vclock::Overflow) {{
+        vclock::recorder.finish(out, true);
+    }}
 }}
 """
 

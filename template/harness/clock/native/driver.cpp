@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -39,6 +40,8 @@ struct Orders {
 
 [[noreturn]] void fail(const std::string &kind, const std::string &text)
 {
+    static std::mutex once;   // several threads may fail: the first one speaks
+    once.lock();
     std::string quoted;
     for (char c : text) {
         if (c == '"' || c == '\\') quoted += '\\';
@@ -153,7 +156,7 @@ public:
         silent.insert(block.silent.begin(), block.silent.end());
         for (const auto &list : block.kinds)
             for (const Event &e : list)
-                if (e.instruction) costed.insert(e.instruction);
+                if (e.instruction && e.what == What::Instruction) costed.insert(e.instruction);
     }
     void check() const
     {
@@ -179,8 +182,10 @@ void add_cores(std::vector<Core> &cores, const Block &block, int number)
     }
 }
 
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
 struct Result {
-    double span = 0;
+    double span = 0, took = 0;                         // took: seconds of scheduling
     std::array<std::array<double, PIPES>, 2> busy{};   // of the cube core and of a vector core, in cycles
     std::array<double, ROUTES> bytes{};
     uint64_t instructions = 0, events = 0;
@@ -271,7 +276,6 @@ int main()
     Block first = trace(orders, 0);
     Gaps gaps;
     gaps.add(first);
-    if (!first.events()) fail("empty", "no instruction was recorded");
     const Machine &machine = orders.machine;
 
     std::vector<uint32_t> sample;
@@ -293,7 +297,7 @@ int main()
             results.push_back(summarise(own, span, blocks[b].events()));
         }
     } else {
-        const uint64_t most = std::max<uint64_t>(2, orders.budget / first.events());
+        const uint64_t most = std::max<uint64_t>(2, orders.budget / std::max<uint64_t>(1, first.events()));
         const uint32_t count = uint32_t(std::min<uint64_t>(orders.blocks, most));
         for (uint32_t i = 0; i < count; ++i)
             sample.push_back(count == 1 ? 0 : uint32_t(uint64_t(i) * (orders.blocks - 1) / (count - 1)));
@@ -307,9 +311,10 @@ int main()
                 std::vector<Core> cores;
                 add_cores(cores, block, int(sample[i]));
                 Schedule schedule(machine, cores, 0);
-                const double span = schedule.run();
-                check(schedule, cores);
+                const double start = seconds(), span = schedule.run();
                 results[i] = summarise(cores, span, block.events());
+                results[i].took = seconds() - start;
+                check(schedule, cores);
             }
         };
         std::vector<std::thread> threads;
@@ -339,6 +344,8 @@ int main()
         total.instructions += r.instructions;
         total.events += r.events;
     }
+    for (const Result &r : results) total.took += r.took;
+    if (!total.instructions) fail("empty", "no instruction was recorded");
 
     // The slowest block once more (the first one where it is as slow), with everything kept.
     size_t slowest = 0;
@@ -369,7 +376,7 @@ int main()
     std::printf("{\"span\": %.1f, \"blocks\": %u, \"cores\": %u, \"traced\": %zu, \"together\": %s, \"events\": %llu, \"instructions\": %llu, ",
                 span, orders.blocks, orders.cores, sample.size(), together ? "true" : "false",
                 static_cast<unsigned long long>(total.events), static_cast<unsigned long long>(total.instructions));
-    std::printf("\"shown\": %u, \"shown_span\": %.1f, \"durations\": [", shown, results[slowest].span);
+    std::printf("\"scheduling\": %.6f, \"shown\": %u, \"durations\": [", total.took, shown);
     for (size_t i = 0; i < results.size(); ++i) std::printf("%s[%u, %.1f]", i ? ", " : "", sample[i], results[i].span);
     std::printf("], \"busy\": [");
     for (int k = 0; k < 2; ++k) {

@@ -32,6 +32,8 @@ inline constexpr Figure figures[] = {
 #include "figures.inc"
 };
 
+struct Overflow {};   // thrown out of the kernel when the stream has reached its limit
+
 class Recorder {
 public:
     Order order{};
@@ -42,11 +44,11 @@ public:
     uint64_t count = 0;                                    // elements per instruction in count mode
     uint64_t head = 0, slope = 0, repeat = 0, bytes = 0;   // left by the estimators for the call that follows
     float cycles = 0;
-    bool linear = false, overflow = false;
+    bool linear = false;
     uint16_t tail = 0;
     std::vector<Event> kinds;
     std::vector<uint32_t> stream;
-    std::unordered_map<const char *, uint64_t> used;       // PTO instruction -> events recorded inside
+    std::unordered_map<const char *, uint64_t> used;       // PTO instruction -> device instructions recorded inside
 
     void begin(const Order &what)
     {
@@ -57,25 +59,22 @@ public:
 
     __attribute__((noinline)) void push(const Event &event)
     {
-        if (stream.size() >= order.limit) {
-            overflow = true;
-            return;
-        }
-        if (instruction) ++*current;
+        if (stream.size() >= order.limit) throw Overflow{};
+        if (instruction && event.what == What::Instruction) ++*current;
         if (order.vector_broadcast && instruction && std::string_view(instruction) == "TROWEXPAND" &&
             (event.what == What::SetFlag || event.what == What::WaitFlag))
             return;
         stream.push_back(intern(event));
     }
 
-    void finish(Trace *out)
+    void finish(Trace *out, bool overflow = false)
     {
-        // Instructions that are free on the device too record nothing and are no gap in the model.
+        // What is free on the device too records nothing and is no gap in the model.
         constexpr std::string_view free[] = {"TASSIGN", "TRESHAPE", "TSUBVIEW", "TALIAS", "TSYNC", "TPRINT", "TGET_SCALE_ADDR"};
         silent.clear();
         for (const auto &[name, events] : used)
             if (!events && std::find(std::begin(free), std::end(free), name) == std::end(free)) silent += std::string(name) + ' ';
-        *out = {kinds.data(), kinds.size(), stream.data(), stream.size(), silent.c_str(), overflow};
+        *out = {kinds.data(), kinds.size(), stream.data(), stream.size(), silent.c_str(), overflow ? 1u : 0u};
     }
 
     void enter(const char *name)
