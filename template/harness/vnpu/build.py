@@ -177,7 +177,7 @@ def headers(package: Path) -> tuple[tuple[Path, ...], str]:
 def profile(package: Path, platform: str) -> Profile:
     """How kernels are built for their numbers."""
     include, stamp = headers(package)
-    return Profile(HERE / "prelude.hpp", (HERE, *include), ("VNPU_A5",) if platform == "A5" else (), stamp)
+    return Profile(HERE / "prelude.hpp", include, ("VNPU_A5",) if platform == "A5" else (), stamp)
 
 
 def build(lowered: Lowered, package: Path, *, platform: str = "") -> Built:
@@ -204,10 +204,10 @@ def build(lowered: Lowered, package: Path, *, platform: str = "") -> Built:
         except CompileError as error:
             raise explain(error.log, kernel) from error
 
-    driver = program([HERE / "driver.cpp"], cxx, stamp=(HERE / "core.hpp").read_text())
-    with ThreadPoolExecutor() as pool:  # the compiler is a process of its own
+    with ThreadPoolExecutor() as pool:  # the C++ compiler is a process of its own
+        driver = pool.submit(program, [HERE / "driver.cpp"], cxx, stamp=(HERE / "core.hpp").read_text())
         libraries = dict(zip(kernel.kinds, pool.map(one, kernel.kinds), strict=True))
-    return Built(lowered, kernel, platform, driver, libraries)
+    return Built(lowered, kernel, platform, driver.result(), libraries)
 
 
 def explain(log: str, kernel: GeneratedKernel) -> BuildError:
