@@ -38,6 +38,7 @@ def main() -> int:
             except OSError as error:
                 print(f"{old} is now {new}. Your edits of it could not be brought along ({error}); git has them:")
                 print(f"  git show HEAD:./{old}")
+        name_removed(project, os.environ["VERSION_FROM"])
         lock.release(project, os.getppid())
     if arguments.check != "off" and os.environ.get("KERNEL_CHECK") != "off":
         check()
@@ -82,6 +83,21 @@ def carry_edits(project: Path, old: str, new: str, base: bytes | None) -> None:
         print(f"{old} is now {new}: your edits came along{', with conflicts' if merged.returncode else ''}")
     else:
         print(f"{old} is now {new}. Your edits of it could not be merged; they are in: git show HEAD:./{old}")
+
+
+def name_removed(project: Path, version: str) -> None:
+    """Says which files are gone with this version although the user had edited them."""
+    for line in (git(project, "status", "--porcelain", "-z", "--no-renames", "--", ".") or b"").split(b"\0"):
+        code, path = line[:2], line[3:].decode(errors="surrogateescape")
+        if code == b" D":  # paths are relative to the top of the work tree
+            generated = git(TEMPLATE, "show", f"{version}:template/{Path(top(project), path).relative_to(project)}")
+            if generated != git(project, "show", f"HEAD:{path}"):
+                print(f"{path} is no longer part of a package. If you had changed it: git show HEAD:{path}")
+
+
+def top(project: Path) -> str:
+    """The work tree that holds the project."""
+    return (git(project, "rev-parse", "--show-toplevel") or b"").decode().rstrip("\n")
 
 
 def git(folder: Path, *arguments: str) -> bytes | None:

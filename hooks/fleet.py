@@ -8,8 +8,8 @@ over, an update that was cut off), then updates those that are behind. What is d
 done; a run that was cut off goes on where it stopped when it is repeated. Nothing is ever reset or deleted.
 
 Exit status: 0 everything is current · 1 conflicts or failed checks to look at (--dry-run: packages are behind) · 2 some
-packages could not be updated · 3 usage · 130 interrupted. Standard library only, plus a `copier` command: of the current
-environment, on the PATH, or through uvx or pipx.
+packages could not be updated · 3 usage · 130 interrupted. Standard library only, plus a `copier` command: the current
+environment's, the one on the PATH, or through uvx or pipx.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ import lock
 
 ANSWERS = ".copier-answers.yml"
 MARK = re.compile(rb"^(<{7} before updating|>{7} after updating)", re.MULTILINE)
+VERSION = r"v?\d+(?:\.\d+)*"
 PRUNED = {".git", ".venv", "node_modules", "__pycache__"}
 EXIT_LOOK, EXIT_STUCK, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -79,7 +80,7 @@ Record = Mapping[str, Any]
 
 
 def run(command: Sequence[str], cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program without a terminal: it can never stop to ask, and Ctrl-C reaches the fleet only, not the update."""
+    """Runs a program without a terminal: it never stops to ask, and Ctrl-C reaches the fleet, not the update."""
     return subprocess.run(
         command,
         check=False,
@@ -173,17 +174,18 @@ def take_shard(packages: Sequence[Package], index: int, count: int) -> list[Pack
 
 def plan(packages: Sequence[Package], wanted: str | None, history: Mapping[str, Record], jobs: int = 1) -> None:
     """Looks at every package without changing anything, and sets what it is."""
-    newest: dict[str, str | Exception] = {}
+    known: dict[str, list[str] | Exception] = {}
 
     def look(package: Package) -> None:
         if package.state == BEHIND:
-            inspect(package, wanted, newest, history.get(str(package.path), {}))
+            inspect(package, wanted, known, history.get(str(package.path), {}))
 
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(look, packages))
 
 
-def inspect(package: Package, wanted: str | None, newest: dict[str, str | Exception], past: Record) -> Package:
+def inspect(package: Package, wanted: str | None, known: dict[str, list[str] | Exception], past: Record) -> Package:
+    """Sets what a package is; ``known`` holds the released versions of templates asked before."""
     path = package.path
     try:
         answers = read_answers(path / ANSWERS)
@@ -195,12 +197,16 @@ def inspect(package: Package, wanted: str | None, newest: dict[str, str | Except
     package.repository = repository_of(path)
     if package.repository is None:
         return package.become(BROKEN, "not in a git repository: git init, commit, then update")
-    if not wanted and package.template not in newest:
-        newest[package.template] = latest(package.template)
-    found = wanted or newest[package.template]
-    if isinstance(found, Exception):
-        return package.become(FAILED, str(found))
-    package.target = found
+    if package.template not in known:
+        known[package.template] = versions(package.template)
+    tags = known[package.template]
+    if isinstance(tags, Exception):
+        return package.become(FAILED, str(tags))
+    if re.fullmatch(VERSION, package.version) and package.version not in tags:
+        return package.become(
+            FAILED, f"its template has no version {package.version} any more, so nothing can be compared: copier recopy"
+        )
+    package.target = wanted or max(tags, key=numbers)
     status = run(["git", "status", "--porcelain", "--", "."], path)
     if status.returncode:
         return package.become(BROKEN, reason(status))
@@ -227,29 +233,32 @@ def read_answers(path: Path) -> dict[str, str]:
     return {key: value.strip("'\"") for key, value in found.items()}
 
 
+def numbers(version: str) -> list[int]:
+    """A released version as numbers."""
+    return [int(part) for part in version.removeprefix("v").split(".")]
+
+
 def older(version: str, target: str) -> bool:
     """Whether a version comes before the target; what is no version (an untagged commit) always does."""
 
     def key(text: str) -> tuple[list[int], int]:
         # As git describes it: 0.2.0, or 0.2.0-3-gabc1234 where that is three commits on.
-        found = re.fullmatch(r"v?(\d+(?:\.\d+)*)(?:-(\d+)-g[0-9a-f]+)?", text)
-        return ([int(part) for part in found[1].split(".")], int(found[2] or 0)) if found else ([-1], 0)
+        found = re.fullmatch(rf"({VERSION})(?:-(\d+)-g[0-9a-f]+)?", text)
+        return (numbers(found[1]), int(found[2] or 0)) if found else ([-1], 0)
 
     return key(version) < key(target) if key(target)[0] != [-1] else version != target
 
 
-def latest(template: str) -> str | Exception:
-    """The template's newest released tag, asked once for all packages that share the address."""
+def versions(template: str) -> list[str] | Exception:
+    """The template's released versions, or why they can't be had."""
     address = re.sub(r"^git\+", "", template)
     for short, host in (("gh:", "https://github.com/"), ("gl:", "https://gitlab.com/")):
         address = host + address.removeprefix(short) if address.startswith(short) else address
     done = run(["git", "ls-remote", "--tags", "--refs", os.path.expanduser(address)])  # noqa: PTH111  # may be a URL
-    tags = re.findall(r"refs/tags/(v?\d+(?:\.\d+)*)$", done.stdout, re.MULTILINE)
     if done.returncode:
         return RuntimeError(f"the template {template} can't be reached: {reason(done)}")
-    if not tags:
-        return RuntimeError(f"the template {template} has no released version")
-    return str(max(tags, key=lambda tag: [int(part) for part in tag.removeprefix("v").split(".")]))
+    tags = re.findall(rf"refs/tags/({VERSION})$", done.stdout, re.MULTILINE)
+    return tags or RuntimeError(f"the template {template} has no released version")
 
 
 def cut_off(path: Path) -> bool:

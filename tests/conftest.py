@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import projects
 import repository
 
 _scratch = tempfile.TemporaryDirectory(prefix="template-tests-")
@@ -71,6 +72,12 @@ def git_template(tmp_path_factory: pytest.TempPathFactory, plain_template: Path)
     folder = shutil.copytree(plain_template, tmp_path_factory.mktemp("repository") / "template")
     repository.commit_all(folder, "Working tree", repository.VERSION)
     return folder
+
+
+@pytest.fixture(scope="session")
+def released(tmp_path_factory: pytest.TempPathFactory, isolated_home: Path) -> projects.Template:
+    """All released versions of the template, and the working tree as the newest."""
+    return projects.Template(tmp_path_factory.mktemp("released"), repository.ROOT)
 
 
 Render = Callable[..., Path]
