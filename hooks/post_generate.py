@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -34,6 +36,7 @@ def main() -> int:
     """Runs the hook; see the module."""
     arguments = _arguments()
     package = Path.cwd()
+    signal.signal(signal.SIGINT, _interrupted)
     try:
         python = _environment(package, arguments)
         if arguments.compile_check != "off":
@@ -45,10 +48,17 @@ def main() -> int:
             say(_fate_of_files(package, arguments))
         return outcome.status
     except KeyboardInterrupt:
-        say(f"\nInterrupted. {package} is complete, only its environment or check is not. Go on with:")
-        say(f"  cd {package} && {BY_HAND} && .venv/bin/python -m harness check")
         return INTERRUPTED
     return 0
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C: says at once where things stand, since Copier gives its tasks a quarter of a second to end."""
+    package = Path.cwd()
+    say(f"\nInterrupted. {package} is complete, only its environment or check is not. Go on with:")
+    say(f"  cd {package} && {BY_HAND} && .venv/bin/python -m harness check")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _arguments() -> argparse.Namespace:

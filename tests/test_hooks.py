@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 
 import environment
@@ -327,6 +328,26 @@ def copier(*arguments: Any) -> subprocess.CompletedProcess[str]:
         check=False,
         timeout=300,
     )
+
+
+def test_interrupting_copier_keeps_the_files_and_says_how_to_go_on(git_template: Path, tmp_path: Path) -> None:
+    slow = shutil.copytree(git_template, tmp_path / "template")
+    check = slow / "template/harness/check.py"
+    check.write_text(
+        "import time\ntime.sleep(60)\n" + check.read_text().replace("from __future__", "# from __future__")
+    )
+    arguments = ["-m", "copier", "copy", "--trust", "--defaults", "--vcs-ref=HEAD", *NO_VENV, str(slow), "k"]
+    environment = os.environ | {"VIRTUAL_ENV": sys.prefix}
+    terminal = pexpect.spawn(
+        sys.executable, arguments, cwd=str(tmp_path), env=environment, encoding="utf-8", timeout=120
+    )
+    terminal.expect("checking the kernel")
+    terminal.sendintr()
+    terminal.expect("Interrupted.*Go on with:")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus not in (0, None)
+    assert (tmp_path / "k/src/softmax/kernel.py").exists()
 
 
 def test_an_update_runs_no_tasks(git_template: Path, tmp_path: Path) -> None:
