@@ -15,6 +15,7 @@ declare("TLA702", "rejected-change", "An update could not apply a change and put
 
 TEXT = {".py", ".md", ".toml", ".yml", ".yaml", ".cfg", ".txt", ".json", ".cpp", ".hpp", ".h"}
 SKIPPED = {".git", ".venv", "venv", "node_modules", "__pycache__", "build", ".tox"}
+PAGES = Path(__file__).with_name("pages")  # the rules' own pages show conflict markers
 
 
 @module_rule(
@@ -66,6 +67,8 @@ def check_folder(root: Path) -> list[Finding]:
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
+        if path == PAGES:
+            continue
         if path.is_dir() and not path.is_symlink() and path.name not in SKIPPED:
             yield from _files(path)
         elif path.is_file():
