@@ -41,7 +41,7 @@ def line_of(lowered: Lowered, text: str) -> int:
     return next(n for n, line in enumerate(lowered.source.splitlines(), 1) if text in line)
 
 
-# --- numbers -----------------------------------------------------------------------------------------------------------
+# --- numbers ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_matmul(simulate: Simulate, dtype: str, accum: str, out: str, valid: tup
         f"a:{dtype}[{m},{k}], b:{dtype}[{k},{n}], c:{out}[{m},{n}]",
         cube=matmul(dtype, accum, out, 32, 64, 64, valid=valid),
     )
-    real = {"bfloat16": bfloat16}.get(dtype, np.dtype(dtype) if dtype != "bfloat16" else bfloat16)
+    real = bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
     rng = np.random.default_rng(0)
     a = rng.integers(-8, 9, (m, k)).astype(real) / (1 if dtype == "int8" else 4)
     b = rng.integers(-8, 9, (k, n)).astype(real) / (1 if dtype == "int8" else 4)
@@ -101,7 +101,12 @@ def test_bfloat16_is_bfloat16(simulate: Simulate) -> None:
     assert np.array_equal(y, (x.astype(np.float32) * np.float32(1.00390625)).astype(bfloat16))
 
 
-ROUNDINGS = {"RINT": np.rint, "FLOOR": np.floor, "CEIL": np.ceil, "TRUNC": np.trunc}
+ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+    "RINT": np.rint,
+    "FLOOR": np.floor,
+    "CEIL": np.ceil,
+    "TRUNC": np.trunc,
+}
 
 
 @pytest.mark.parametrize("mode", ROUNDINGS)
@@ -119,13 +124,13 @@ def test_conversion_rounds_by_its_mode(simulate: Simulate, mode: str, to: str) -
             )
         ),
     )
-    x = ramp(8, 64) / 4 if to == "int32" else (ramp(8, 64) * np.float32(1.0001))
+    x: Array = (ramp(8, 64) * np.float32(0.25 if to == "int32" else 1.0001)).astype(np.float32)
     (y,) = simulate(code, x).outputs
     if to == "int32":
         assert np.array_equal(y, ROUNDINGS[mode](x).astype(np.int32))
         return
     nearest = x.astype(np.float16)
-    direction = {"FLOOR": -1, "CEIL": 1, "TRUNC": -np.sign(x), "RINT": 0}[mode]
+    direction: Array = {"FLOOR": -np.ones_like(x), "CEIL": np.ones_like(x), "TRUNC": -np.sign(x)}.get(mode, 0 * x)
     wrong_side = (nearest.astype(np.float32) - x) * direction < 0
     step = np.nextafter(nearest, np.where(direction > 0, np.inf, -np.inf).astype(np.float16))
     assert np.array_equal(y, np.where(wrong_side, step, nearest))
@@ -239,7 +244,7 @@ def fill(pointer: str, rows: int = 1, cols: int = 64) -> str:
     )
 
 
-# --- memory ------------------------------------------------------------------------------------------------------------
+# --- memory ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", [0, -3])
@@ -320,7 +325,7 @@ def test_outside_of_on_chip_memory(simulate: Simulate) -> None:
     simulate(replace(code, source=code.source.replace("C220", "C310"), platform="A5"))  # A5 has 248 KiB
 
 
-# --- cores and flags -----------------------------------------------------------------------------------------------------
+# --- cores and flags -------------------------------------------------------------------------------------------------
 
 SET, WAIT = "tl::ascend_pto::set_cross_flag<PIPE_MTE3>({}, {});", "tl::ascend_pto::wait_cross_flag({});"
 
@@ -392,7 +397,7 @@ def test_deadlock_names_core_flag_and_statement(simulate: Simulate) -> None:
     with pytest.raises(Deadlock) as caught:
         simulate(code, threads=1)
     report = str(caught.value)
-    assert "vector core 0 of block 0 waits for flag 5" in report
+    assert "vector core 0 of block 0 waits for flag 5 (not yet waited for: flag 3)" in report
     assert f"generated line {line_of(code, WAIT.format(5))}: {WAIT.format(5)}" in report
 
 
@@ -420,7 +425,7 @@ def test_flag_counter_note(simulate: Simulate) -> None:
     assert note.startswith("flag 3 was set more than 15 times before it was waited for (cube core of block 0")
 
 
-# --- faults ------------------------------------------------------------------------------------------------------------
+# --- faults ----------------------------------------------------------------------------------------------------------
 
 
 def test_time_limit(simulate: Simulate) -> None:
@@ -450,7 +455,7 @@ def test_wrong_inputs(simulate: Simulate) -> None:
         simulate(code, ramp(4, 64, dtype=np.float16))
 
 
-# --- build -------------------------------------------------------------------------------------------------------------
+# --- build -----------------------------------------------------------------------------------------------------------
 
 
 def test_missing_instruction_is_not_a_pass(simulate: Simulate) -> None:
@@ -508,8 +513,12 @@ def test_cache_survives_a_failed_build_and_is_bounded(tmp_path: Path, monkeypatc
     assert not list((tmp_path).rglob("*.so"))
     monkeypatch.setattr(toolset, "LIMIT", 4000)
     for i in range(8):
-        toolset.cached("library", f"{i:032}", ".so", lambda path: path.write_bytes(bytes(1000)) and None)
+        toolset.cached("library", f"{i:032}", ".so", _kilobyte)
     assert 1 <= len(list(tmp_path.rglob("*.so"))) <= 4
+
+
+def _kilobyte(path: Path) -> None:
+    path.write_bytes(bytes(1000))
 
 
 def test_no_compiler_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,26 +2,27 @@
 //
 //     vnpu-driver PLAN
 //
-// PLAN is a text file, one fact per line (see `read_plan`); run.py writes it and reads the report. The report has one
-// JSON object per line: notes, reads outside of a tensor, and at most one fault, which ends the run with status 3.
+// PLAN is a text file (see `read_plan`) that run.py writes. The report has one JSON object per line: notes, reads
+// outside of a tensor, and at most one fault, which ends the run with status 3.
 //
 // Order of execution. Each core has a thread, but within a block only one core runs at a time, from one wait to the
 // next, vector cores first. Runs are therefore repeatable, a core that forgets to wait overtakes the others at once,
 // and a block whose cores all wait is a deadlock the moment it happens. Up to `threads` blocks run side by side.
-// Blocks beyond these are started when one ends or, where all cores of the chip wait for each other, when nothing moves.
+// Blocks beyond these are started when one ends or, where all cores of the chip wait for each other, when nothing
+// moves.
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <fcntl.h>
 
-#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -78,15 +79,14 @@ std::vector<std::unique_ptr<Block>> blocks;  // resident ones
 std::vector<Block *> block_at;               // by block index; null while not resident
 uint32_t next_block = 0, block_count = 0;
 unsigned running = 0;
-bool chip_wide = false, over = false;             // chip_wide: a flag of mode 0 was used
-std::vector<int> arrived[2][flag_count];          // mode 0, per kind and flag: signals by core
+bool chip_wide = false, over = false;     // chip_wide: a flag of mode 0 was used
+std::vector<int> arrived[2][flag_count];  // mode 0, per kind and flag: signals by core
 std::vector<Parameter> parameters;
 std::vector<uint64_t> values;
 Host host;
 Entry entries[2];
 FILE *report;
-std::map<std::pair<int, std::string>, bool> noted;
-std::map<std::pair<int, uint32_t>, std::array<uint64_t, 4>> strays;  // first offset, bytes, size of one access, times
+std::map<std::pair<int, std::string>, bool> noted;  // what was said of which line
 thread_local Core *current = nullptr;
 
 const char *name_of(const Core &core) {
@@ -121,8 +121,8 @@ void say(std::string line) {
 [[noreturn]] void fault(const Core *core, const char *kind, const char *text) {
     static std::mutex first;  // never unlocked: later faults wait here for the exit
     first.lock();
-    say(text_of(R"({"event": "fault", "kind": "%s", "line": %d, "core": "%s", "text": "%s"})", kind, core ? core->line : 0,
-        core ? name_of(*core) : "", text));
+    say(text_of(R"({"event": "fault", "kind": "%s", "line": %d, "core": "%s", "text": "%s"})", kind,
+                core ? core->line : 0, core ? name_of(*core) : "", text));
     leave(3);
 }
 
@@ -144,20 +144,19 @@ void stray(const Core *core, const void *from, uint64_t bytes, bool write) {
     int64_t offset = 0;
     int parameter = parameter_of(reinterpret_cast<uint64_t>(from), offset);
     if (parameter < 0 || write) {
-        auto text = text_of("%s of %llu bytes at byte %lld of parameter %d, which has %llu bytes", write ? "write" : "read",
-                            (unsigned long long)bytes, (long long)offset, parameter,
+        auto text = text_of("%s of %llu bytes at byte %lld of parameter %d, which has %llu bytes",
+                            write ? "write" : "read", (unsigned long long)bytes, (long long)offset, parameter,
                             parameter < 0 ? 0ull : (unsigned long long)parameters[parameter].size);
         fault(core, parameter < 0 ? "signal" : "stray-write", text.c_str());
     }
     std::lock_guard lock(mutex);
-    auto [it, fresh] = strays.try_emplace({core->line, parameter}, std::array<uint64_t, 4>{uint64_t(offset), bytes, 0, 0});
-    it->second[2]++;
-    if (fresh)
-        say(text_of(R"({"event": "stray-read", "line": %d, "core": "%s", "parameter": %d, "offset": %lld, "bytes": %llu})",
-                    core->line, name_of(*core), parameter, (long long)offset, (unsigned long long)bytes));
+    if (!std::exchange(noted[{core->line, "parameter " + std::to_string(parameter)}], true))
+        say(text_of(
+            R"({"event": "stray-read", "line": %d, "core": "%s", "parameter": %d, "offset": %lld, "bytes": %llu})",
+            core->line, name_of(*core), parameter, (long long)offset, (unsigned long long)bytes));
 }
 
-// --- scheduler; everything below holds `mutex` --------------------------------------------------------------------------
+// --- scheduler; everything below holds `mutex` ----------------------------------------------------------------------
 
 void run(Seat &seat) {
     seat.state = State::running;
@@ -171,10 +170,15 @@ void run(Seat &seat) {
     for (auto &block : blocks)
         for (auto &seat : block->seats) {
             if (seat->state == State::idle || seat->state == State::done || shown++ == 24) continue;
-            cores += text_of(R"(%s{"core": "%s", "line": %d, "flag": %d})", cores.empty() ? "" : ", ", name_of(seat->core),
-                             seat->core.line, seat->state == State::blocked ? seat->wanted : -1);
+            std::string unread;
+            for (int flag = 0; flag < flag_count; flag++)
+                if (seat->incoming[flag]) unread += text_of(unread.empty() ? "%d" : ", %d", flag);
+            cores += text_of(R"(%s{"core": "%s", "line": %d, "flag": %d, "unread": [%s]})", cores.empty() ? "" : ", ",
+                             name_of(seat->core), seat->core.line, seat->state == State::blocked ? seat->wanted : -1,
+                             unread.c_str());
         }
-    say(text_of(R"({"event": "fault", "kind": "%s", "line": 0, "core": "", "text": "%s", "cores": [)", kind, text.c_str()) +
+    say(text_of(R"({"event": "fault", "kind": "%s", "line": 0, "core": "", "text": "%s", "cores": [)", kind,
+                text.c_str()) +
         cores + "]}");
     leave(3);
 }
@@ -198,8 +202,8 @@ void start_block() {
                 seat.core.memory[m].size = plan.memory[m];
                 if (!has) continue;
                 uint64_t size = (plan.memory[m] + page - 1) / page * page;
-                auto *map = static_cast<uint8_t *>(mmap(nullptr, size + 2 * guard, PROT_NONE,
-                                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+                auto *map = static_cast<uint8_t *>(
+                    mmap(nullptr, size + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
                 if (map == MAP_FAILED || mprotect(map + guard, size, PROT_READ | PROT_WRITE))
                     fault(nullptr, "memory", "no memory for a core's on-chip buffers");
                 seat.core.memory[m].base = map + guard + size - plan.memory[m];
@@ -274,8 +278,8 @@ void deliver(Seat &seat, int flag) {
     if (++seat.incoming[flag] == flag_limit + 1) {
         auto text = text_of("flag %d was set more than %d times before it was waited for", flag, flag_limit);
         if (!std::exchange(noted[{current->line, text}], true))
-            say(text_of(R"({"event": "note", "line": %d, "core": "%s", "text": "%s"})", current->line, name_of(*current),
-                        text.c_str()));
+            say(text_of(R"({"event": "note", "line": %d, "core": "%s", "text": "%s"})", current->line,
+                        name_of(*current), text.c_str()));
     }
     if (seat.state == State::blocked && seat.wanted == flag) seat.state = State::ready;
 }
@@ -339,7 +343,7 @@ void cross_wait(Core *core, int32_t flag) {
     seat.incoming[flag]--;
 }
 
-// --- process ------------------------------------------------------------------------------------------------------------
+// --- process --------------------------------------------------------------------------------------------------------
 
 void on_signal(int number, siginfo_t *info, void *) {
     signal(SIGABRT, SIG_DFL);
@@ -364,40 +368,28 @@ void on_signal(int number, siginfo_t *info, void *) {
     }
     if (current && memory && address < (1 << 20))
         fault(current, "on-chip",
-              text_of("access to an on-chip memory that a %s core does not have (offset %llu)", kind_names[current->kind],
-                      (unsigned long long)address)
+              text_of("access to an on-chip memory that a %s core does not have (offset %llu)",
+                      kind_names[current->kind], (unsigned long long)address)
                   .c_str());
     fault(current, "signal", strsignal(number));
 }
 
+// The order of the lines is that of run.py: report, tensors, libraries ("-": none), threads, limit, whether A5, sizes
+// of the on-chip memories, then each argument as "tensor OFFSET BYTES" or "scalar VALUE".
 void read_plan(const char *path) {
-    FILE *file = std::fopen(path, "r");
-    if (!file) std::exit(2);
-    char key[32], text[4096];
-    while (std::fscanf(file, "%31s", key) == 1) {
-        std::string word = key;
-        Argument argument{};
-        auto number = [&](auto &value) { if (std::fscanf(file, "%llu", (unsigned long long *)&value) != 1) std::exit(2); };
-        auto path_of = [&](std::string &value) {
-            if (std::fscanf(file, " %4095[^\n]", text) != 1) std::exit(2);
-            value = text;
-        };
-        uint64_t value = 0;
-        if (word == "threads") number(value), plan.threads = static_cast<unsigned>(value);
-        else if (word == "a5") number(value), plan.a5 = value;
-        else if (word == "limit") { if (std::fscanf(file, "%lf", &plan.limit) != 1) std::exit(2); }
-        else if (word == "memory") { for (auto &size : plan.memory) number(size); }
-        else if (word == "cube") path_of(plan.library[cube]);
-        else if (word == "vector") path_of(plan.library[vector]);
-        else if (word == "tensors") path_of(plan.tensors);
-        else if (word == "report") path_of(plan.report);
-        else if (word == "tensor") {
-            argument.tensor = true;
-            number(argument.offset), number(argument.size), plan.arguments.push_back(argument);
-        } else if (word == "scalar") number(argument.value), plan.arguments.push_back(argument);
-        else std::exit(2);
+    std::ifstream file(path);
+    for (auto *text : {&plan.report, &plan.tensors, &plan.library[cube], &plan.library[vector]})
+        std::getline(file, *text);
+    file >> plan.threads >> plan.limit >> plan.a5;
+    for (auto &size : plan.memory) file >> size;
+    for (std::string word; file >> word;) {
+        Argument argument{word == "tensor", 0, 0, 0};
+        if (argument.tensor)
+            file >> argument.offset >> argument.size;
+        else
+            file >> argument.value;
+        plan.arguments.push_back(argument);
     }
-    std::fclose(file);
 }
 
 // Maps each tensor into the middle of a slot of its own, its end on the end of a page: a scalar access past the end
@@ -423,8 +415,8 @@ void map_tensors() {
         }
         uint8_t *at = slots + (static_cast<uint64_t>(parameters.size()) << bits) + (1ull << (bits - 1));
         uint64_t size = (argument.size + page - 1) / page * page;
-        if (size && mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, static_cast<off_t>(argument.offset)) ==
-                        MAP_FAILED)
+        if (size && mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
+                         static_cast<off_t>(argument.offset)) == MAP_FAILED)
             fault(nullptr, "memory", "a tensor could not be mapped");
         std::memset(at, 0xe5, size - argument.size);
         parameters.push_back({at + size - argument.size, argument.size});
@@ -437,7 +429,7 @@ void map_tensors() {
 }
 
 void load_library(Kind kind, Grid &grid) {
-    if (plan.library[kind].empty()) return;
+    if (plan.library[kind] == "-") return;
     void *library = dlopen(plan.library[kind].c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         std::fprintf(stderr, "%s\n", dlerror());
@@ -455,7 +447,7 @@ int main(int count, char **words) {
     read_plan(words[1]);
     report = std::fopen(plan.report.c_str(), "w");
     if (!report) return 2;
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO;
     for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(number, &action, nullptr);

@@ -31,8 +31,12 @@ template <typename T> T poisoned() {
 }
 
 // Valid sizes are unsigned in the headers although kernels compute them: a tail that ends before it begins is negative.
-template <typename Tile> int rows_of(const Tile &tile) { return std::max(0, static_cast<int>(tile.GetValidRow())); }
-template <typename Tile> int cols_of(const Tile &tile) { return std::max(0, static_cast<int>(tile.GetValidCol())); }
+template <typename Tile> int rows_of(const Tile &tile) {
+    return std::max(0, static_cast<int>(tile.GetValidRow()));
+}
+template <typename Tile> int cols_of(const Tile &tile) {
+    return std::max(0, static_cast<int>(tile.GetValidCol()));
+}
 template <typename Tile> size_t at(int row, int col) {
     return pto::GetTileElementOffset<Tile>(static_cast<size_t>(row), static_cast<size_t>(col));
 }
@@ -66,7 +70,7 @@ template <typename Target, typename Address> void assign(Target &target, Address
     }
 }
 
-// --- global memory -------------------------------------------------------------------------------------------------
+// --- global memory --------------------------------------------------------------------------------------------------
 
 // The parameter whose slot holds the address; null for an address that is none of ours.
 inline const Parameter *parameter_of(uint64_t address) {
@@ -201,15 +205,14 @@ void store(Global &global, Tile &tile) {
         }
     });
 }
-template <typename Tile, typename Global, pto::AtomicType Atomic, pto::STPhase>
-void store(Global &global, Tile &tile) {
+template <typename Tile, typename Global, pto::AtomicType Atomic, pto::STPhase> void store(Global &global, Tile &tile) {
     store<Tile, Global, Atomic>(global, tile);
 }
 template <typename Tile, typename Global, auto...> void store(Global &, Tile &, uint64_t) {
     static_assert(sizeof(Tile) == 0, "not simulated: TSTORE with a quantization scale");
 }
 
-// --- padding -------------------------------------------------------------------------------------------------------
+// --- padding --------------------------------------------------------------------------------------------------------
 
 template <typename To, typename From> void fill_pad_inplace(To &to, From &from) {
     check_fits(to, To::Numel);  // writes all of the declared tile
@@ -224,7 +227,7 @@ template <typename Tile, pto::PadValue Pad> void fill_pad(Tile &to, Tile &from) 
     pto::TFILLPAD_IMPL<Tile, Pad>(to, from);
 }
 
-// --- conversion ----------------------------------------------------------------------------------------------------
+// --- conversion -----------------------------------------------------------------------------------------------------
 
 inline double round_integral(double value, pto::RoundMode mode) {
     switch (mode) {
@@ -296,8 +299,8 @@ void convert(To &to, From &from, pto::RoundMode mode, pto::SaturationMode satura
     int rows = rows_of(to), cols = cols_of(to);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++)
-            to.data()[at<To>(i, j)] = convert_element<D, S>(from.data()[at<From>(i, j)], mode,
-                                                            saturation == pto::SaturationMode::ON);
+            to.data()[at<To>(i, j)] =
+                convert_element<D, S>(from.data()[at<From>(i, j)], mode, saturation == pto::SaturationMode::ON);
 }
 template <typename To, typename From> void convert(To &to, From &from, pto::RoundMode mode) {
     using D = typename To::DType;
@@ -314,10 +317,10 @@ void convert(To &to, From &from, Scratch &, pto::RoundMode mode) {
     convert(to, from, mode);
 }
 
-// --- comparison and selection ------------------------------------------------------------------------------------------
+// --- comparison and selection ---------------------------------------------------------------------------------------
 
-// TCMP, TCMPS: one bit per element, least significant first, each row's bits from the start of the mask's row. On A2 and
-// A3 int32 is compared for equality only, whatever the mode says.
+// TCMP, TCMPS: one bit per element, least significant first, each row's bits from the start of the mask's row. On A2
+// and A3 int32 is compared for equality only, whatever the mode says.
 template <typename T> bool holds(T a, T b, pto::CmpMode mode) {
     if (std::is_same_v<T, int32_t> && !host->a5 && mode != pto::CmpMode::EQ) {
         host->note(core, "int32 is compared for equality on A2 and A3, whatever the mode");
@@ -376,10 +379,10 @@ void select(Tile &to, Mask &mask, First &first, Scratch &, typename First::DType
     }
 }
 
-// --- sorting -----------------------------------------------------------------------------------------------------------
+// --- sorting --------------------------------------------------------------------------------------------------------
 
-// TSORT32 sorts each 32 elements, largest first, equal ones in their order, into structures of 8 bytes: the element, and
-// in the last 4 bytes the index's bits as they are. The CPU headers convert the index to the element's type.
+// TSORT32 sorts each 32 elements, largest first, equal ones in their order, into structures of 8 bytes: the element,
+// and in the last 4 bytes the index's bits as they are. The CPU headers convert the index to the element's type.
 template <typename To, typename From, typename Index, typename... Scratch>
 void sort32(To &to, From &from, Index &index, Scratch &...) {
     using T = typename From::DType;
@@ -396,7 +399,8 @@ void sort32(To &to, From &from, Index &index, Scratch &...) {
                 entries[k].value = from.data()[at<From>(i, j + k)];
                 std::memcpy(&entries[k].index, &index.data()[at<Index>(i, j + k)], 4);
             }
-            std::stable_sort(entries, entries + count, [](const Entry &a, const Entry &b) { return a.value > b.value; });
+            std::stable_sort(entries, entries + count,
+                             [](const Entry &a, const Entry &b) { return a.value > b.value; });
             auto *bytes = reinterpret_cast<uint8_t *>(to.data() + at<To>(i, 0)) + static_cast<size_t>(j) * 8;
             for (int k = 0; k < count; k++, bytes += 8) {
                 std::memset(bytes, 0, 8);
@@ -406,7 +410,7 @@ void sort32(To &to, From &from, Index &index, Scratch &...) {
         }
 }
 
-// --- all cores ---------------------------------------------------------------------------------------------------------
+// --- all cores ------------------------------------------------------------------------------------------------------
 
 // SYNCALL, spelled with the flags that the device uses for it.
 template <pto::SyncCoreType Type = pto::SyncCoreType::AIVOnly> void sync_all() {

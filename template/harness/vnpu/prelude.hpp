@@ -68,14 +68,25 @@ extern "C" __attribute__((weak, used)) _Float16 __truncdfhf2(double value) {
 // for the 16-bit floats.
 #ifndef __STDCPP_FLOAT16_T__
 namespace vnpu {
-template <typename T, uint16_t Largest, uint16_t Infinity, uint16_t Tiny>
-struct limits16 : std::numeric_limits<float> {
-    static constexpr T of(uint16_t bits) { return std::bit_cast<T>(bits); }
-    static constexpr T max() { return of(Largest); }
-    static constexpr T lowest() { return of(Largest | 0x8000); }
-    static constexpr T min() { return of(Tiny); }
-    static constexpr T infinity() { return of(Infinity); }
-    static constexpr T quiet_NaN() { return of(Infinity | 0x7fff); }
+template <typename T, uint16_t Largest, uint16_t Infinity, uint16_t Tiny> struct limits16 : std::numeric_limits<float> {
+    static constexpr T of(uint16_t bits) {
+        return std::bit_cast<T>(bits);
+    }
+    static constexpr T max() {
+        return of(Largest);
+    }
+    static constexpr T lowest() {
+        return of(Largest | 0x8000);
+    }
+    static constexpr T min() {
+        return of(Tiny);
+    }
+    static constexpr T infinity() {
+        return of(Infinity);
+    }
+    static constexpr T quiet_NaN() {
+        return of(Infinity | 0x7fff);
+    }
 };
 }  // namespace vnpu
 template <> struct std::numeric_limits<_Float16> : vnpu::limits16<_Float16, 0x7bff, 0x7c00, 0x0400> {};
@@ -96,13 +107,17 @@ enum { EVENT_ID1 = 1, EVENT_ID2, EVENT_ID3, EVENT_ID4, EVENT_ID5, EVENT_ID6, EVE
 #define CATLASS_GLOBAL
 
 inline void set_ffts_base_addr(uint64_t) {}
-inline uint32_t get_block_num() { return vnpu::host->block_count; }
+inline uint32_t get_block_num() {
+    return vnpu::host->block_count;
+}
 
 // Cross-core flags. The pipe only delays the signal on the device; here instructions are complete in program order.
 inline void ffts_cross_core_sync(int, int config) {
     vnpu::host->cross_set(vnpu::core, (config >> 4) & 3, (config >> 8) & 15);
 }
-inline void wait_flag_dev(int flag) { vnpu::host->cross_wait(vnpu::core, flag); }
+inline void wait_flag_dev(int flag) {
+    vnpu::host->cross_wait(vnpu::core, flag);
+}
 template <typename Pipe, typename Flag> inline void set_intra_block(Pipe, Flag flag) {
     vnpu::host->cross_set(vnpu::core, 3, static_cast<int32_t>(flag));
 }
@@ -161,7 +176,8 @@ template <typename... Values> inline void printf(const char *format, Values... v
 
 #include <tl_templates/pto/common.h>
 
-// int64_t on the device, uint32_t in the CPU mode: generated code subtracts from them and compares with negative numbers.
+// int64_t on the device, uint32_t in the CPU mode: generated code subtracts from them and compares with negative
+// numbers.
 #define get_block_idx() static_cast<int64_t>(get_block_idx())
 #define get_subblockid() static_cast<int64_t>(get_subblockid())
 

@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from harness.spec import Array
-from harness.vnpu.build import BuildError, Built, NotSimulated
+from harness.vnpu.build import KINDS, BuildError, Built, NotSimulated
 
 PAGE = 4096
 UNWRITTEN = 0xFFAD  # NaN as fp16 and bf16, twice as fp32; differs from the poison of on-chip memory
@@ -135,13 +135,11 @@ def run(built: Built, inputs: Sequence[Array], *, time_limit: float = 60.0, thre
     with _scratch(sum(tensor.pages for tensor in tensors)) as folder:
         _fill(folder / "tensors", tensors, {positions[i]: array for i, array in _pairs(built, inputs)})
         plan = [
-            f"threads {threads or _threads()}",
-            f"limit {time_limit}",
-            f"a5 {int(built.platform == 'A5')}",
-            "memory " + " ".join(map(str, MEMORY[built.platform])),
-            *(f"{kind} {path}" for kind, path in built.libraries.items()),
-            f"tensors {folder / 'tensors'}",
-            f"report {folder / 'report'}",
+            str(folder / "report"),
+            str(folder / "tensors"),
+            *(str(built.libraries.get(kind, "-")) for kind in KINDS),
+            f"{threads or _threads()} {time_limit} {int(built.platform == 'A5')}",
+            " ".join(map(str, MEMORY[built.platform])),
         ]
         rest = iter(tensors)
         for scalar in scalars:
@@ -376,5 +374,6 @@ def _judge(
 
 
 def _core_line(core: Mapping[str, Any], at: Any) -> str:
-    wait = f"waits for flag {core['flag']}" if core["flag"] >= 0 else "runs"
-    return f"  {core['core']} {wait}, {at(core['line'])}"
+    state = f"waits for flag {core['flag']}" if core["flag"] >= 0 else "runs"
+    unread = f" (not yet waited for: flag {', '.join(map(str, core['unread']))})" if core["unread"] else ""
+    return f"  {core['core']} {state}{unread}, {at(core['line'])}"
