@@ -12,6 +12,7 @@ import argparse
 import io
 import lzma
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -23,6 +24,7 @@ from packaging.version import InvalidVersion, Version
 ROOT = Path(__file__).resolve().parent.parent
 RELEASES = Path(__file__).resolve().parent / "releases"
 SUFFIX = ".tar.xz"
+UNRELEASED = "Unreleased"
 # What Copier reads, and what a person reads of it. Tests and development files are not part of a release.
 PARTS = ("copier.yml", "questions", "catalog", "kernels", "template", "hooks", "includes", "CHANGELOG.md", "LICENSE")
 # Fixed, so that the same archives give the same commits everywhere.
@@ -72,7 +74,7 @@ def make(version: str, commit: str = "HEAD") -> Path:
     """Archives the template as it is committed.
 
     Raises:
-        ValueError: Not a version, released already, or not newer than the newest release.
+        ValueError: Not a version, released already, not newer than the newest release, or not in the changelog.
     """
     try:
         new = Version(version)
@@ -89,9 +91,19 @@ def make(version: str, commit: str = "HEAD") -> Path:
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:  # not a truncated one
         if "copier.yml" not in archive.getnames():
             raise ValueError(f"{commit} holds no copier.yml")
+        changelog = archive.extractfile("CHANGELOG.md")
+        sections = read_changelog(changelog.read().decode() if changelog else "")
+    if not sections.get(version) or sections.get(UNRELEASED):
+        raise ValueError(f"CHANGELOG.md needs a section {version}, and nothing under {UNRELEASED}, before the release")
     RELEASES.mkdir(exist_ok=True)
     target.write_bytes(lzma.compress(packed, preset=9))
     return target
+
+
+def read_changelog(text: str) -> dict[str, str]:
+    """The sections of the changelog by version."""
+    sections = re.split(r"^## (\S+).*$", text, flags=re.MULTILINE)[1:]
+    return {version: body.strip() for version, body in zip(sections[::2], sections[1::2], strict=True)}
 
 
 def _git(folder: Path, *arguments: str) -> str:
