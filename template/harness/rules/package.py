@@ -13,9 +13,10 @@ from harness.rules.registry import Context, Finding, Hit, declare, finding, modu
 declare("TLA701", "conflict-marker", "An update left a conflict that only a person can settle.")
 declare("TLA702", "rejected-change", "An update could not apply a change and put it next to the file.")
 
-TEXT = {".py", ".md", ".toml", ".yml", ".yaml", ".cfg", ".txt", ".json", ".cpp", ".hpp", ".h"}
+MARKS = (b"<<<<<<< ", b">>>>>>> ")
+COPIER_MARKS = (b"<<<<<<< before updating", b">>>>>>> after updating")
+EXAMPLES = ("rules", "pages")  # the rules' own pages show what a conflict looks like
 SKIPPED = {".git", ".venv", "venv", "node_modules", "__pycache__", "build", ".tox"}
-PAGES = Path(__file__).with_name("pages")  # the rules' own pages show conflict markers
 
 
 @module_rule(
@@ -52,23 +53,24 @@ def check_folder(root: Path) -> list[Finding]:
         if path.name.endswith(".rej"):
             fix = f"apply it to {path.name.removesuffix('.rej')} by hand, then delete it"
             findings.append(finding("TLA702", path, Hit(1, "a change that could not be applied", fix)))
-        elif path.suffix in TEXT or path.name in ("LICENSE", "Makefile"):
-            try:
-                lines = path.read_bytes().splitlines()
-            except OSError:
-                continue
-            for number, line in enumerate(lines, 1):
-                if line.startswith((b"<<<<<<< ", b">>>>>>> ")) or line == b"<<<<<<<":
-                    fix = "keep the right side and delete the markers"
-                    findings.append(finding("TLA701", path, Hit(number, "conflict marker", fix)))
-                    break
+            continue
+        try:
+            text = path.read_bytes()
+        except OSError:
+            continue
+        if b"\0" in text:
+            continue
+        marks = COPIER_MARKS if path.parts[-3:-1] == EXAMPLES else MARKS
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.startswith(marks) or line == b"<<<<<<<":
+                fix = "keep the right side and delete the markers"
+                findings.append(finding("TLA701", path, Hit(number, "conflict marker", fix)))
+                break
     return findings
 
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
-        if path == PAGES:
-            continue
         if path.is_dir() and not path.is_symlink() and path.name not in SKIPPED:
             yield from _files(path)
         elif path.is_file():
