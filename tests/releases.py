@@ -95,7 +95,7 @@ def make(version: str, commit: str = "HEAD") -> Path:
         sections = read_changelog(changelog.read().decode() if changelog else "")
     if not sections.get(version) or sections.get(UNRELEASED):
         raise ValueError(f"CHANGELOG.md needs a section {version}, and nothing under {UNRELEASED}, before the release")
-    RELEASES.mkdir(exist_ok=True)
+    RELEASES.mkdir(parents=True, exist_ok=True)
     target.write_bytes(lzma.compress(packed, preset=9))
     return target
 

@@ -25,7 +25,7 @@ def test_every_release_is_a_tag(tmp_path: Path) -> None:
     tags = repository.git(tmp_path / "a", "tag", "--sort=version:refname").split()
     assert tags == releases.versions()
     assert ", ".join(tags) in done.stdout
-    assert repository.git(tmp_path / "a", "describe").strip() == tags[-1]
+    assert repository.git(tmp_path / "a", "describe", "--tags").strip() == tags[-1]
     assert repository.git(tmp_path / "a", "status", "--porcelain") == ""
     # The same archives give the same commits everywhere.
     releases.build(tmp_path / "b")
