@@ -108,8 +108,14 @@ def reason(process: subprocess.CompletedProcess[str]) -> str:
 # Finding packages.
 
 
-def find(places: Iterable[str], clones: Path | None) -> Iterator[Package]:
+def find(places: Iterable[str], clones: Path | None, index: int = 1, count: int = 1) -> Iterator[Package]:
     """Packages below folders, and of the repositories that a list names; one that cannot be had comes as FAILED.
+
+    Args:
+        places: Folders, and files that list repositories.
+        clones: Where listed addresses are cloned to.
+        index: Which share to take, from 1.
+        count: How many shares there are. What is not in the share is not cloned.
 
     Raises:
         SystemExit: A place does not exist, or addresses are listed and there is no place for clones.
@@ -117,11 +123,12 @@ def find(places: Iterable[str], clones: Path | None) -> Iterator[Package]:
     for place in places:
         path = Path(place)
         if path.is_dir():
-            yield from below(path.resolve())
+            yield from take_shard(list(below(path.resolve())), index, count)
         elif path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                if entry := line.partition("#")[0].strip():
-                    yield from checkout(entry, clones)
+            lines = path.read_text(encoding="utf-8").splitlines()
+            entries = [entry for line in lines if (entry := line.partition("#")[0].strip())]
+            for entry in entries[index - 1 :: count]:
+                yield from checkout(entry, clones)
         else:
             raise SystemExit(usage(f"{place}: no such folder or list"))
 
@@ -453,11 +460,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def update_all(arguments: argparse.Namespace, index: int, count: int) -> int:
-    found = {package.path: package for package in find(arguments.places, arguments.clones)}
+    found = {package.path: package for package in find(arguments.places, arguments.clones, index, count)}
     if not found:
         places = ", ".join(arguments.places)
+        if count > 1:
+            print(f"nothing to do for share {index} of {count}")
+            return 0
         raise SystemExit(usage(f"no kernel package (a folder with {ANSWERS} and harness/) in {places}"))
-    packages = take_shard([found[path] for path in sorted(found)], index, count)
+    packages = [found[path] for path in sorted(found)]
     plan(packages, arguments.to, read_report(arguments.report), arguments.jobs)
     show(packages, "Plan")
     todo = [package for package in packages if package.state == BEHIND]

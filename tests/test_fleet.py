@@ -198,6 +198,9 @@ def test_lists_clones_and_shards(released: Template, tmp_path: Path) -> None:
     assert [package.state for package in found] == [fleet.BEHIND, fleet.FAILED]
     assert "can't be cloned: fatal:" in found[1].detail
     assert next(iter(fleet.find([str(listed)], tmp_path / "clones"))).path == found[0].path  # cloned once
+    second = list(fleet.find([str(listed)], tmp_path / "c", 2, 2))
+    assert [package.state for package in second] == [fleet.FAILED]
+    assert not list((tmp_path / "c").glob("*/"))  # the first is not in this share, so it is not cloned
     packages = [Package(tmp_path / f"p{number}") for number in range(5)]
     for package in packages:
         (package.path / ".git").mkdir(parents=True)
