@@ -69,7 +69,8 @@ def main(arguments: argparse.Namespace) -> int:
         return run.bench(cases)
     except (BenchError, ClockError, CompilerError, CatalogError, device.DeviceError, CompilerNotFound) as error:
         console.print(str(error), style="red", markup=False)
-        missing = isinstance(error, CompilerNotFound) or getattr(error, "kind", "") in ("unavailable", "platform")
+        missing = isinstance(error, CompilerNotFound | device.DeviceError)
+        missing |= getattr(error, "kind", "") in ("unavailable", "wrong-package", "platform")
         return NOT_RUN if missing else FAILED
     except ValueError as error:
         console.print(str(error), style="red", markup=False)

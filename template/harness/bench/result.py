@@ -107,14 +107,14 @@ class Document:
         return {"schema": SCHEMA, **{k: v for k, v in asdict(self).items() if k != "rows"}, "rows": rows}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Document:
+    def from_json(cls, data: object) -> Document:
         """Reads a document.
 
         Raises:
             BenchError: It is of another schema or damaged.
         """
-        if data.get("schema") != SCHEMA:
-            raise BenchError(f"not a result of this harness: schema {data.get('schema')!r}, expected {SCHEMA}")
+        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+            raise BenchError(f"not a result of this harness (schema {SCHEMA})")
         try:
             rows = tuple(_row(row) for row in data["rows"])
             return cls(**{k: v for k, v in data.items() if k in cls.__dataclass_fields__ and k != "rows"}, rows=rows)

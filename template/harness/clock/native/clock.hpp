@@ -15,9 +15,13 @@
 #define PTO_COMM_NOT_SUPPORTED 1
 typedef _Float16 half;
 
-// The headers are the same for both kinds of core (the kernel is not), so that one precompiled header serves both.
+// The headers are read as for a cube core, so that one precompiled header serves both kinds: generated code uses nothing
+// that differs there. Code that does says which kind it is for.
+#if !defined(__DAV_CUBE__) && !defined(__DAV_VEC__)
+#define VCLOCK_EITHER
 #define __DAV_CUBE__ 1
 #define __DAV_C220_CUBE__ 1
+#endif
 
 #include <pto/costmodel/common/qualifiers.hpp>
 #include <pto/costmodel/trace.hpp>
@@ -143,8 +147,10 @@ template <SyncCoreType Cores = SyncCoreType::AIVOnly> inline void SYNCALL()
 } // namespace pto
 
 #include <tl_templates/pto/common.h>
+#ifdef VCLOCK_EITHER
 #undef __DAV_CUBE__
 #undef __DAV_C220_CUBE__
+#endif
 
 #define VCLOCK_LINE(number) ::vclock::recorder.line = number;
 #define VCLOCK_EXPORT extern "C" __attribute__((visibility("default")))

@@ -1,0 +1,1 @@
+"""A test double: importing it is all that the harness asks of torch_npu."""
