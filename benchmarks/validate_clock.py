@@ -1,21 +1,20 @@
-"""Holds the virtual clock against published device figures and PTO-ISA's reference cycles; writes docs/clock-validation.md.
+"""Holds the virtual clock against published device figures and reference cycles; writes docs/clock-validation.md.
 
     python benchmarks/validate_clock.py --pto-isa CHECKOUT --tilelang-ascend CHECKOUT
 
-The checkouts are git repositories (bare ones too) of github.com/hw-native-sys/pto-isa and tile-ai/tilelang-ascend: the
-kernels are theirs and are read from there. Needs the TileLang-Ascend compiler and a C++ compiler.
+The checkouts are git repositories (bare ones too) of hw-native-sys/pto-isa and tile-ai/tilelang-ascend: the kernels are
+theirs and are read from there. Needs the TileLang-Ascend compiler and a C++ compiler.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import json
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,10 @@ sys.path[:0] = [str(ROOT / "template"), str(ROOT / "tests")]
 
 from harness.clock import ClockError, Extra  # noqa: E402
 from harness.clock.model import MODEL_GHZ, PIPES  # noqa: E402
-from harness.clock.trace import NATIVE, profile, run_driver, trace  # noqa: E402
+from harness.clock.trace import profile, run_driver, trace  # noqa: E402
 from harness.compiler.client import Compiler, CompilerError, Request, find_compiler  # noqa: E402
 from harness.spec import Array  # noqa: E402
-from harness.vnpu.toolset import CompileError, Profile, find_cxx, library, program  # noqa: E402
+from harness.vnpu.toolset import CompileError, find_cxx, library, program  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "clock-validation.md"
 MODELS = {"upstream's figures alone": Extra.none(), "the virtual clock": Extra()}
@@ -81,7 +80,9 @@ class Line:
 
 def run(libraries: Mapping[str, Path], blocks: int, tensors: int, extra: Extra) -> dict[str, Any]:
     orders = [f"library {kind} {path}" for kind, path in libraries.items()]
-    return run_driver([*orders, f"blocks {blocks}", "cores 24", "jobs 2", *["tensor 268435456"] * tensors, *extra.orders()])
+    return run_driver(
+        [*orders, f"blocks {blocks}", "cores 24", "jobs 2", *["tensor 268435456"] * tensors, *extra.orders()]
+    )
 
 
 def microseconds(report: Mapping[str, Any], extra: Extra) -> float:
@@ -93,7 +94,7 @@ def busy(report: Mapping[str, Any]) -> dict[str, float]:
     return {pipe: cycles / used for pipe, cycles in zip(PIPES, report["busy"][0], strict=True) if cycles}
 
 
-# --- kernels written in PTO --------------------------------------------------------------------------------------------
+# --- kernels written in PTO ---------------------------------------------------------------------------------
 
 
 def gemm(pto: Repository, package: Path, scratch: Path) -> list[Line]:
@@ -115,7 +116,7 @@ def gemm(pto: Repository, package: Path, scratch: Path) -> list[Line]:
 
 
 def attention(pto: Repository, package: Path, scratch: Path) -> list[Line]:
-    """kernels/manual/common/flash_atten: one head of 128, on a 910B2. Its tile size is not published: the best of three."""
+    """kernels/manual/common/flash_atten: one head of 128, on a 910B2; the tile size is not published: the best."""
     folder = "kernels/manual/common/flash_atten"
     for name in pto.list(folder):
         if name.endswith((".cpp", ".hpp", ".h")):
@@ -123,7 +124,9 @@ def attention(pto: Repository, package: Path, scratch: Path) -> list[Line]:
     for stub in ("acl/acl.h", "pto/npu/kernels/Pto_prefetch.hpp"):
         (scratch / stub).parent.mkdir(parents=True, exist_ok=True)
         (scratch / stub).write_text("")
-    published = re.findall(r"^\| (\d+) \| ([\d.]+) \|(?: [\d.]+%? \|){6} [\d.]+x \|$", pto.read(f"{folder}/README.md"), re.MULTILINE)
+    published = re.findall(
+        r"^\| (\d+) \| ([\d.]+) \|(?: [\d.]+%? \|){6} [\d.]+x \|$", pto.read(f"{folder}/README.md"), re.MULTILINE
+    )
     lines = []
     for length, measured in ((int(n), float(us)) for n, us in published):
         best: dict[str, tuple[float, dict[str, float], int]] = {}
@@ -134,7 +137,9 @@ def attention(pto: Repository, package: Path, scratch: Path) -> list[Line]:
             for name, extra in MODELS.items():
                 report = run(found, length // 128, 13, extra)
                 time = microseconds(report, extra) * MODEL_GHZ / 1.8  # a 910B2 has 1.8 GHz
-                best[name] = min(best.get(name, (np.inf, {}, 0)), (time, busy(report), tile), key=lambda entry: entry[0])
+                best[name] = min(
+                    best.get(name, (np.inf, {}, 0)), (time, busy(report), tile), key=lambda entry: entry[0]
+                )
         times = {name: entry[0] for name, entry in best.items()}
         time, shares, tile = best["the virtual clock"]
         lines.append(Line(f"attention {length}", measured, times, shares, f"tile {tile}"))
@@ -163,7 +168,7 @@ template <typename P, typename G, TileSplitAxis A> void TFREE(P &p, G &g) {{ TFR
     return library(source, how, find_cxx())
 
 
-# --- kernels written in TileLang ---------------------------------------------------------------------------------------
+# --- kernels written in TileLang ----------------------------------------------------------------------------
 
 
 def extract(source: str, factory: str) -> str:
@@ -222,16 +227,32 @@ def sparse(repo: Repository, compiler: Compiler, scratch: Path) -> list[Line]:
     published = re.findall(r"^\|\[(\w+)\.py\].*\| (\d+)us \|$", repo.read(f"{folder}/README.md"), re.MULTILINE)
     keys, page = 2560, 128
     none = np.zeros(1, np.int32)
-    tables = (np.arange(2048, dtype=np.int32), np.ones(1, np.int32), np.full(1, keys, np.int32), np.arange(keys // page, dtype=np.int32))
-    scalars = {"batch": 1, "seq_len": 1, "block_num": keys // page, "block_table_len": keys // page, "seq_len_kv": keys}
+    tables = (
+        np.arange(2048, dtype=np.int32),
+        np.ones(1, np.int32),
+        np.full(1, keys, np.int32),
+        np.arange(keys // page, dtype=np.int32),
+    )
+    pages = keys // page
+    scalars = {"batch": 1, "seq_len": 1, "block_num": pages, "block_table_len": pages, "seq_len_kv": keys}
     lines = []
     for name, time in published:
         source = repo.read(f"{folder}/{name}.py")
         names = ("heads", "tail_dim") if "tail_dim" in source else ("q_heads", "rope_dim")
         arguments = {names[0]: 128, "dim": 512, names[1]: 64, "topk": 2048}
-        label = "sparse attention, " + (name.removeprefix("sparse_flash_attn_pa").strip("_").replace("_", " ") or "pipelined")
+        label = "sparse attention, " + (
+            name.removeprefix("sparse_flash_attn_pa").strip("_").replace("_", " ") or "pipelined"
+        )
         line = tilelang(
-            compiler, scratch, source, "sparse_attention_fwd", arguments, label, float(time), (none, none, *tables), scalars
+            compiler,
+            scratch,
+            source,
+            "sparse_attention_fwd",
+            arguments,
+            label,
+            float(time),
+            (none, none, *tables),
+            scalars,
         )
         lines.append(line)
     return lines
@@ -249,7 +270,7 @@ def dense(repo: Repository, compiler: Compiler, scratch: Path) -> list[Line]:
     ]
 
 
-# --- single instructions -----------------------------------------------------------------------------------------------
+# --- single instructions ------------------------------------------------------------------------------------
 
 GTEST = """#pragma once
 #include <cstdio>
@@ -292,7 +313,9 @@ def instructions(pto: Repository, package: Path, scratch: Path) -> list[tuple[st
     (scratch / "gtest").mkdir(exist_ok=True)
     (scratch / "gtest" / "gtest.h").write_text("#include <sstream>\n" + GTEST)
     (scratch / "cost_check.hpp").write_text("#define EXPECT_CYCLE_NEAR(expected, accuracy) measure(expected)\n")
-    (scratch / "binary_vec_test_context.hpp").write_text(pto.read("tests/costmodel/st/common/binary_vec_test_context.hpp"))
+    (scratch / "binary_vec_test_context.hpp").write_text(
+        pto.read("tests/costmodel/st/common/binary_vec_test_context.hpp")
+    )
     how, cxx = profile(package), find_cxx()
     rows = []
     for name in pto.list("tests/costmodel/st/testcase"):
@@ -313,11 +336,14 @@ def instructions(pto: Repository, package: Path, scratch: Path) -> list[tuple[st
     return rows
 
 
-# --- the document ------------------------------------------------------------------------------------------------------
+# --- the document -------------------------------------------------------------------------------------------
 
 
 def table(lines: Sequence[Line]) -> str:
-    rows = ["| case | measured µs | upstream's figures alone | the virtual clock | |", "| --- | ---: | ---: | ---: | --- |"]
+    rows = [
+        "| case | measured µs | upstream's figures alone | the virtual clock | |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
     for line in lines:
         ratios = " | ".join(f"{line.models[m]:.1f} ({line.ratio(m):.2f})" for m in MODELS)
         rows.append(f"| {line.name} | {line.measured:g} | {ratios} | {line.note} |")
@@ -344,38 +370,39 @@ def document(found: Mapping[str, Any], revisions: Mapping[str, str], version: st
     right = [line.name for line in sorted(found["sparse"], key=lambda line: line.measured)]
     worst = max(abs(line.ratio(m) - 1) for line in big for m in MODELS)
     shares = "; ".join(
-        f"{line.name}: MTE2 {line.busy['MTE2']:.0%}, M {line.busy['M']:.0%}, MTE1 {line.busy['MTE1']:.0%}" for line in found["gemm"]
+        f"{line.name}: MTE2 {line.busy['MTE2']:.0%}, M {line.busy['M']:.0%}, MTE1 {line.busy['MTE1']:.0%}"
+        for line in found["gemm"]
     )
     return f"""# How good the virtual clock is
 
-Generated by `benchmarks/validate_clock.py` with TileLang-Ascend {version}, PTO-ISA {revisions["pto"]} and tilelang-ascend
-{revisions["tilelang"]}. Nothing here was run on a device: the measured figures are those that these projects publish.
+Generated by `benchmarks/validate_clock.py` with TileLang-Ascend {version}, PTO-ISA {revisions["pto"]} and
+tilelang-ascend {revisions["tilelang"]}. Nothing here was run on a device: the measured figures are those that these
+projects publish.
 
-Two models are shown. *Upstream's figures alone*: instruction cycles and transfer rates of PTO-ISA's cost model, scheduled; no
-constant of ours. *The virtual clock* adds what that model lacks: a latency of 400 cycles for loads from and 200 for stores to
-global memory, 600 for cross-core flags, 10 µs to launch. These are round figures; they were chosen on the sparse attention
-kernels and had no part in choosing themselves on the others. The ratio to the measurement is in brackets.
+Two models are shown, each with its ratio to the measurement. *Upstream's figures alone*: instruction cycles and
+transfer rates of PTO-ISA's cost model, scheduled; no constant of ours. *The virtual clock* adds what that model lacks:
+a latency of 400 cycles for loads from and 200 for stores to global memory, 600 for cross-core flags, 10 µs to launch.
+These are round figures, chosen on the sparse attention kernels; nothing was chosen on the others.
 
 ## Matrix product (PTO-ISA `kernels/manual/a2a3/gemm_performance`, A3, 24 cores)
 
 {table(found["gemm"])}
 
-From 3072³ on, both models are within {worst:.0%}. The pipes' shares of the time, as estimated: {shares}. Published for 7680³: loads
-98.4 %, products 80.6 %, L1→L0 63.0 %.
+From 3072³ on, both models are within {worst:.0%}. Estimated shares of the time: {shares}.
+Published for 7680³: loads 98.4 %, products 80.6 %, L1→L0 63.0 %.
 
 ## Attention (PTO-ISA `kernels/manual/common/flash_atten`, one head, 910B2)
 
 {table(found["attention"])}
 
-No figure of the model was chosen on these. The tile size of the published runs is not stated; the best of 256, 512 and 1024 is
-shown.
+The tile size of the published runs is not stated; the best of 256, 512 and 1024 is shown.
 
 ## Attention (tilelang-ascend `examples/flash_attention/fa_opt`, 12 heads, 32 K, A3, ascendc backend)
 
 {table(found["dense"])}
 
-The pto backend broadcasts rows with a scalar round trip per row, the ascendc backend with vector instructions; the published
-run used the latter. `backend = "ascendc"` in a package selects that costing.
+The pto backend broadcasts rows with a scalar round trip per row, the ascendc backend with vector instructions; the
+published run used the latter. A package whose backend is `ascendc` is costed that way.
 
 ## Sparse attention (tilelang-ascend `examples/sparse_flash_attention/bench_sfa`, A3)
 
@@ -391,14 +418,16 @@ Rank order: {"right" if rank == right else f"wrong ({', '.join(rank)})"}.
 
 ## Limits
 
-- Reductions: the references of TROWMAX and TROWMIN fit another sequence of instructions than the headers issue (one `vcmax` per
-  repeat); TCOLMAX and TCOLSUM are short of some cases.
+- Reductions: the references of TROWMAX and TROWMIN fit another sequence of instructions than the headers issue (one
+  `vcmax` per repeat); those of TCOLMAX and TCOLSUM are missed in some cases.
 - TROWEXPAND is set to its reference (933 cycles for 64 rows); wider tiles have none.
-- Global memory: every core has its full transfer rate, whatever the others do; re-reads hit the L2 cache. What the problem's own
-  traffic needs at the chip's bandwidth is a lower bound of the estimate. Kernels that overflow the L2 cache are too fast here.
-- A transfer in many short pieces (references of TLOAD, cases c02 and c06 to c10) costs more on an idle device than its bytes; that
-  cost overlaps between transfers in flight, and the model has it as latency only.
-- Bank conflicts, instruction queues of finite depth, the instruction cache and the scalar unit's own arithmetic are not modelled.
+- Global memory: every core has its full transfer rate, whatever the others do, and re-reads hit the L2 cache. What the
+  problem's own traffic needs at the chip's bandwidth is a lower bound of the estimate. Kernels that overflow the L2
+  cache are estimated too fast.
+- A transfer in many short pieces (references of TLOAD, cases c02 and c06 to c10) costs more on an idle device than its
+  bytes. That cost overlaps between transfers in flight; the model has it as latency only.
+- Bank conflicts, the finite depth of instruction queues, the instruction cache and the scalar unit's own arithmetic are
+  not modelled.
 - Differences of less than 5 % between two estimates mean nothing.
 """
 
@@ -407,12 +436,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--pto-isa", type=Path, required=True)
     parser.add_argument("--tilelang-ascend", type=Path, required=True)
-    parser.add_argument("--only", action="append", help="gemm, attention, dense, sparse, instructions: print, write nothing")
+    parser.add_argument(
+        "--only", action="append", help="gemm, attention, dense, sparse, instructions: print, write nothing"
+    )
     arguments = parser.parse_args()
     pto, repo = Repository(arguments.pto_isa), Repository(arguments.tilelang_ascend)
     with tempfile.TemporaryDirectory(prefix="validate-") as folder, find_compiler() as compiler:
         scratch, package = Path(folder), compiler.package
-        parts = {
+        parts: dict[str, Callable[[], Any]] = {
             "gemm": lambda: gemm(pto, package, scratch),
             "attention": lambda: attention(pto, package, scratch),
             "sparse": lambda: sparse(repo, compiler, scratch),

@@ -20,16 +20,17 @@ from harness.bench.result import BenchError, Document, Row, compare, summary
 from harness.bench.worker import statistics
 
 DOUBLES = Path(__file__).parent / "doubles"
-ROW = Row(
-    case="one", shape={"M": 8}, microseconds=100.0, source="events", flops=10**9, bytes=10**6, peak_tflops=300.0, memory_tbps=1.5
-)  # fmt: skip
+CHIP: dict[str, Any] = {"peak_tflops": 300.0, "memory_tbps": 1.5}
+ROW = Row(case="one", shape={"M": 8}, microseconds=100.0, source="events", flops=10**9, bytes=10**6, **CHIP)
 
 
 def result(*rows: Row, kind: Any = "measurement", chip: str = "910B1") -> Document:
-    return Document(kind=kind, project="k", platform="A2", backend="ascendc", chip=chip, device="d", rows=rows or (ROW,))
+    return Document(
+        kind=kind, project="k", platform="A2", backend="ascendc", chip=chip, device="d", rows=rows or (ROW,)
+    )
 
 
-# --- documents ---------------------------------------------------------------------------------------------------------
+# --- documents ----------------------------------------------------------------------------------------------
 
 
 def test_the_roofline_position_of_a_row() -> None:
@@ -109,7 +110,7 @@ def test_statistics() -> None:
     assert statistics([7.0]) == (7.0, 0.0)
 
 
-# --- tuning ------------------------------------------------------------------------------------------------------------
+# --- tuning -------------------------------------------------------------------------------------------------
 
 
 def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_workers_take_a_device_each(tmp_path: Path) -> None:
     assert tune.proposal(trials, {"b": 0}) is None
 
 
-# --- on the double of an NPU -------------------------------------------------------------------------------------------
+# --- on the double of an NPU --------------------------------------------------------------------------------
 
 KERNEL = """
 import os
@@ -183,8 +184,15 @@ def npu(package: Render, tmp_path: Path) -> Run:
 
     def run(*arguments: str, msprof: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
         path = f"{profiler}{os.pathsep}{os.environ['PATH']}" if msprof else os.environ["PATH"]
-        settings = {"PYTHONPATH": str(DOUBLES), "PATH": path, "ASCEND_HOME_PATH": str(tmp_path / "cann"), "COLUMNS": "200"}
-        return run_harness(root, "bench", "--device", "npu", "--no-pictures", *arguments, **settings | environment)
+        settings = {
+            "PYTHONPATH": str(DOUBLES),
+            "PATH": path,
+            "ASCEND_HOME_PATH": str(tmp_path / "cann"),
+            "COLUMNS": "200",
+        }
+        return run_harness(
+            root, "bench", "--device", "npu", "--no-pictures", *arguments, timeout=600, **settings | environment
+        )
 
     return run
 
@@ -277,7 +285,7 @@ def test_an_npu_that_is_not_there(package: Render) -> None:
     assert "--device npu: PyTorch is not installed" in done.stdout
 
 
-# --- the estimate ------------------------------------------------------------------------------------------------------
+# --- the estimate -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -294,7 +302,13 @@ def test_an_estimate_is_labelled_and_drawn(softmax: Path) -> None:
     assert "limited by" in done.stdout
     folder = softmax / "benchmarks" / "results"
     names = sorted(path.name for path in folder.iterdir())
-    assert [name.split("-")[-1] for name in names] == ["timeline.png", "timeline.svg", "trace.json", "roofline.png", "roofline.svg"]
+    assert [name.split("-")[-1] for name in names] == [
+        "timeline.png",
+        "timeline.svg",
+        "trace.json",
+        "roofline.png",
+        "roofline.svg",
+    ]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.glob("*.png"))
     assert all("estimate" in path.read_text() for path in folder.glob("*.svg"))
     (trace,) = folder.glob("*.json")

@@ -1,4 +1,4 @@
-"""A test double: PyTorch on an NPU, as far as the benchmark uses it. Computes with NumPy on the host; times are made up.
+"""A test double: PyTorch on an NPU, as far as the benchmark uses it. NumPy computes; the times are made up.
 
 Every "launch" appends a line ``name,kind,microseconds,blocks`` to the file that ``DOUBLE_TASKS`` names; the double of
 msprof makes its table of them. Nothing that this produces is a measurement.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -42,10 +43,10 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.array.shape
+        return tuple(self.array.shape)
 
     @property
-    def dtype(self) -> dtype:
+    def dtype(self) -> Any:
         return _DTYPES[self.array.dtype]
 
     def is_contiguous(self) -> bool:
@@ -60,7 +61,7 @@ class Tensor:
     def numpy(self) -> np.ndarray[Any, Any]:
         return self.array
 
-    def view(self, kind: dtype) -> Tensor:
+    def view(self, kind: Any) -> Tensor:
         return Tensor(self.array.view(kind.numpy), self.device)
 
     def zero_(self) -> Tensor:
@@ -101,11 +102,11 @@ _launches = 0
 def launch(name: str, kind: str, microseconds: float, blocks: int) -> None:
     global _clock, _launches
     _launches += 1
-    spread = zlib.crc32(f"{name}{_launches}".encode()) % 101 / 100 - 0.5  # up to 2 % around the middle, always the same
+    spread = zlib.crc32(f"{name}{_launches}".encode()) % 101 / 100 - 0.5  # the same in every run
     duration = microseconds * (1 + 0.04 * spread)
     _clock += duration
     if path := os.environ.get("DOUBLE_TASKS"):
-        with open(path, "a", encoding="utf-8") as file:
+        with Path(path).open("a", encoding="utf-8") as file:
             file.write(f"{name},{kind},{_clock - duration:.3f},{duration:.3f},{blocks}\n")
 
 
