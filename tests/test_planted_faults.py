@@ -40,8 +40,9 @@ ROWS = {"M": 77, "N": 2500}
 GEMM = {"batch": 2, "M": 200, "N": 300, "K": 150}
 FUSED = {"M": 150, "N": 600, "K": 96}
 ATTENTION = {"batch": 1, "heads": 2, "kv_heads": 1, "seq_q": 200, "seq_kv": 300, "head_dim": 128}
-UNWRITTEN, UNINITIALISED = "were never written", "hold on-chip memory that was never written"
-WRONG, NAN = "elements wrong", "of them are NaN"  # the comparison's own words
+UNWRITTEN, EARLY = "were never written", "come from a workspace before it was written"
+UNINITIALISED = "come from on-chip memory that was never written"
+WRONG = "elements wrong"  # the comparison's own words
 
 FAULTS = (
     # Tiles at the wrong place.
@@ -54,7 +55,7 @@ FAULTS = (
         GEMM,
         "bm * block_M, bn * block_N])\n\n",
         "bn * block_M, bm * block_N])\n\n",
-        UNWRITTEN,
+        WRONG,
     ),
     Fault(
         "addend of another block",
@@ -87,7 +88,7 @@ FAULTS = (
         ROWS,
         "T.tile.fill(row_max, T.min_value(accum_dtype))",
         "pass",
-        NAN,
+        UNINITIALISED,
     ),
     Fault("sum not rescaled", "vector/softmax", ROWS, "T.tile.mul(row_sum, row_sum, row_max)", "pass", WRONG),
     Fault(
@@ -99,7 +100,7 @@ FAULTS = (
         WRONG,
     ),
     # Cube and vector cores.
-    Fault("missing cross-core wait", "mixed/matmul_add", FUSED, "T.wait_cross_flag(TILE_READY)", "pass", NAN),
+    Fault("missing cross-core wait", "mixed/matmul_add", FUSED, "T.wait_cross_flag(TILE_READY)", "pass", EARLY),
     Fault(
         "wait for another flag",
         "mixed/matmul_add",
@@ -122,7 +123,7 @@ FAULTS = (
         FUSED,
         "workspace_1[bm * block_M, bn * block_N])",
         "workspace_1[bm * block_M, 0])",
-        NAN,
+        EARLY,
     ),
     # Outside of a tensor.
     Fault(

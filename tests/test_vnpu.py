@@ -325,6 +325,22 @@ def test_outside_of_on_chip_memory(simulate: Simulate) -> None:
     simulate(replace(code, source=code.source.replace("C220", "C310"), platform="A5"))  # A5 has 248 KiB
 
 
+@pytest.mark.parametrize("out", ["float32", "float16", "bfloat16"])
+def test_uninitialised_data_is_traced_through_arithmetic(simulate: Simulate, out: str) -> None:
+    body = (
+        tile("a", "float32", (1, 64), 0)
+        + "\n"
+        + tile("b", "float32", (1, 64), 256)
+        + "\n"
+        + tile("t", out, (1, 64), 512),
+        "TEXPANDS(b, 2.0f);\nTMUL(a, b, a);\nTEXP(a, a);\nTADD(a, a, b);",
+        "TMOV(t, a);" if out == "float32" else "TCVT(t, a, pto::RoundMode::CAST_RINT);",
+        copy_out("y", out, (1, 64), 512),
+    )
+    with pytest.raises(Unwritten, match=r"64 of 64 elements .* come from on-chip memory that was never written"):
+        simulate(kernel(f"y:{out}[1,64]", vector="\n".join(body)))
+
+
 # --- cores and flags -------------------------------------------------------------------------------------------------
 
 SET, WAIT = "tl::ascend_pto::set_cross_flag<PIPE_MTE3>({}, {});", "tl::ascend_pto::wait_cross_flag({});"
@@ -411,7 +427,7 @@ def test_missing_wait_is_repeatable(simulate: Simulate) -> None:
     assert np.array_equal(simulate(good, a, b).outputs[0], a.astype(np.float32) @ b.astype(np.float32))
     bad = kernel(parameters, cube=cube, vector=vector, outputs=(2,), workspaces=(3,))
     for _ in range(3):
-        with pytest.raises(Unwritten, match="1024 of 1024 elements"):
+        with pytest.raises(Unwritten, match=r"1024 of 1024 elements \(100 %\) come from a workspace"):
             simulate(bad, a, b)
 
 

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +26,14 @@ from harness.spec import Array
 from harness.vnpu.build import KINDS, BuildError, Built, NotSimulated
 
 PAGE = 4096
-UNWRITTEN = 0xFFAD  # NaN as fp16 and bf16, twice as fp32; differs from the poison of on-chip memory
-ON_CHIP = 0xFFE5  # as in instructions.hpp
+# What memory holds until it is written: 16 bits that are a quiet NaN as fp16 and bf16, and twice as fp32. Arithmetic
+# keeps the payload, so a NaN in an output tells where it came from.
+POISON = {
+    "were never written": 0xFFCD,
+    "come from a workspace before it was written": 0xFFD3,
+    "come from on-chip memory that was never written": 0xFFE5,  # as in instructions.hpp
+}
+OUTPUT, WORKSPACE, _ = POISON.values()
 # Bytes of UB, L1, L0A, L0B, L0C, bias table and fixpipe buffer. Hardware sizes: the compiler's planner leaves 256 bytes
 # of A2's and A3's UB unused.
 MEMORY = {
@@ -62,7 +68,7 @@ class OutOfRange(RunError):
 
 
 class Unwritten(RunError):
-    """Elements of an output were never written, or hold memory that was never written."""
+    """Elements of an output were never written, or were computed from memory that was not."""
 
 
 class Crash(RunError):
@@ -133,7 +139,8 @@ def run(built: Built, inputs: Sequence[Array], *, time_limit: float = 60.0, thre
     """
     tensors, scalars, positions = _arguments(built, inputs)
     with _scratch(sum(tensor.pages for tensor in tensors)) as folder:
-        _fill(folder / "tensors", tensors, {positions[i]: array for i, array in _pairs(built, inputs)})
+        outputs = [positions[i] for i in built.lowered.out_idx]
+        _fill(folder / "tensors", tensors, {positions[i]: array for i, array in _pairs(built, inputs)}, outputs)
         plan = [
             str(folder / "report"),
             str(folder / "tensors"),
@@ -162,11 +169,10 @@ def run(built: Built, inputs: Sequence[Array], *, time_limit: float = 60.0, thre
             text = printed.read(1 << 16).decode(errors="replace")
         events = _events(folder / "report")
         notes = _judge(built, tensors, events, status, text)
-        outputs = [tensors[positions[i]] for i in built.lowered.out_idx]
-        for number, tensor in enumerate(outputs):
-            _check_written(number, tensor)
+        for number, position in enumerate(outputs):
+            _check_written(number, tensors[position])
         done = events[-1]
-        arrays = tuple(np.array(tensor.view) for tensor in outputs)
+        arrays = tuple(np.array(tensors[position].view) for position in outputs)
         return RunResult(arrays, done["seconds"], done["blocks"], notes, text)
 
 
@@ -255,8 +261,8 @@ def _scratch(size: int) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _fill(path: Path, tensors: Sequence[Tensor], given: Mapping[int, Array]) -> None:
-    """Lays out the file: inputs as given, everything else poisoned."""
+def _fill(path: Path, tensors: Sequence[Tensor], given: Mapping[int, Array], outputs: Collection[int]) -> None:
+    """Lays out the file: inputs as given, outputs and workspaces poisoned."""
     offset = 0
     for tensor in tensors:
         tensor.offset = offset
@@ -273,41 +279,52 @@ def _fill(path: Path, tensors: Sequence[Tensor], given: Mapping[int, Array]) -> 
         if number in given:
             tensor.view[...] = given[number]
         else:
-            raw[:] = _blank(tensor)
+            raw[:] = _blank(tensor, OUTPUT if number in outputs else WORKSPACE)
 
 
-def _blank(tensor: Tensor) -> Array:
+def _blank(tensor: Tensor, poison: int) -> Array:
     """Bytes that nobody would write: NaN for floats; for small integers, where any value may be meant, random ones."""
     if _small_integer(tensor.dtype):
-        return np.random.default_rng(UNWRITTEN).integers(0, 256, tensor.bytes, np.uint8)
-    return np.full(tensor.bytes // 2, UNWRITTEN, "<u2").view(np.uint8)
+        return np.random.default_rng(poison).integers(0, 256, tensor.bytes, np.uint8)
+    return np.full(tensor.bytes // 2, poison, "<u2").view(np.uint8)
 
 
 def _small_integer(dtype: np.dtype[Any]) -> bool:
     return dtype.itemsize == 1 or (dtype.itemsize == 2 and dtype.kind in "iu")
 
 
+def _traces(dtype: np.dtype[Any], poison: int) -> Array:
+    """Bit patterns of poison in a float type, also after conversions from other types."""
+    half = np.array([poison], "<u2").view(np.float16)
+    single = np.array([poison << 16 | poison, poison << 16, half.astype(np.float32).view(np.uint32)[0]], np.uint32)
+    if dtype.itemsize == 4:
+        return single
+    cut = single.view(np.float32).astype(np.float16).view("<u2") if dtype == np.float16 else single >> 16
+    return np.append(cut.astype("<u2"), np.uint16(poison))
+
+
 def _check_written(number: int, tensor: Tensor) -> None:
-    """Raises Unwritten where an output holds what it was filled with, or poison of on-chip memory."""
-    if not tensor.bytes:
-        return
+    """Raises Unwritten where an output holds, or was computed from, memory that was never written."""
     raw = np.ascontiguousarray(tensor.view).reshape(-1)
-    if _small_integer(tensor.dtype):
-        same = (raw.view(np.uint8) == _blank(tensor)).reshape(-1, tensor.dtype.itemsize).all(axis=1)
-        blank, chip = _runs(same, 8 // tensor.dtype.itemsize), np.zeros(raw.size, bool)
-    else:
-        word = np.dtype(f"<u{tensor.dtype.itemsize}")
-        ones = int.from_bytes(b"\x01\x00" * (word.itemsize // 2), "little")
-        bits = raw.view(word)
-        blank, chip = bits == word.type(UNWRITTEN * ones), bits == word.type(ON_CHIP * ones)
-    for found, what in ((blank, "were never written"), (chip, "hold on-chip memory that was never written")):
-        if count := int(found.sum()):
-            where = np.argwhere(found.reshape(tensor.shape))
-            low, high = where.min(axis=0), where.max(axis=0)
+    word = np.dtype(f"<u{tensor.dtype.itemsize}")
+    suspects = None if tensor.dtype.kind in "iub" else np.flatnonzero(np.isnan(raw))
+    for what, poison in POISON.items():
+        if _small_integer(tensor.dtype):
+            same = (raw.view(np.uint8) == _blank(tensor, poison)).reshape(-1, word.itemsize).all(axis=1)
+            found = np.flatnonzero(_runs(same, 8 // word.itemsize))
+        elif suspects is None:
+            found = np.flatnonzero(
+                raw.view(word) == int.from_bytes(poison.to_bytes(2, "little") * (word.itemsize // 2), "little")
+            )
+        else:
+            found = suspects[np.isin(raw[suspects].view(word), _traces(tensor.dtype, poison))]
+        if found.size:
+            where = np.stack(np.unravel_index(found, tensor.shape))
+            low, high = where.min(axis=1), where.max(axis=1)
             box = ", ".join(f"{a}" if a == b else f"{a}..{b}" for a, b in zip(low, high, strict=True))
             raise Unwritten(
-                f"output {number}, {tensor}: {count} of {found.size} elements ({100 * count / found.size:.3g} %) "
-                f"{what}; the first is {[int(i) for i in where[0]]}, all lie within [{box}]"
+                f"output {number}, {tensor}: {found.size} of {raw.size} elements ({100 * found.size / raw.size:.3g} %) "
+                f"{what}; the first is {[int(i) for i in where[:, 0]]}, all lie within [{box}]"
             )
 
 
