@@ -157,6 +157,7 @@ def _attention(package: Path, scratch: Path, kind: str, length: int, tile: int) 
 constexpr int SINGLE_CACHE_LINE = 0, DSB_DDR = 0;
 inline void dcci(...) {{}}
 inline uint64_t get_sys_cnt() {{ return 0; }}
+inline int get_coreid() {{ return 0; }}
 namespace pto {{  // the front end of the installed cost model lacks these
 template <typename P, typename G, TileSplitAxis A> void TALLOC(P &p, G &g) {{ TALLOC_IMPL<P, G, A>(p, g); }}
 template <typename P, typename G, TileSplitAxis A> void TFREE(P &p, G &g) {{ TFREE_IMPL<P, G, A>(p, g); }}

@@ -221,6 +221,11 @@ class TestRecord:
         assert len(names) == len(set(names)), "two parameters with the same name in lower case"
         assert set(names) <= size_questions()
 
+    def test_size_rows(self, scenario: str, operator: str, record: dict[str, Any]) -> None:
+        known = {"default", "help", "minimum", "multiple", "maximum", "choices", "divides"}
+        for name, row in (record["shape"] | record["blocks"]).items():
+            assert {"default", "help"} <= set(row) <= known, name
+
     def test_memory_entries(self, scenario: str, operator: str, record: dict[str, Any]) -> None:
         known = {*record["shape"], *record["blocks"]}
         for memory, entries in record["memory"].items():

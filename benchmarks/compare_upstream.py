@@ -1,0 +1,242 @@
+"""Estimates every starter against upstream's example of the same operator at equal shapes; writes docs/upstream-comparison.md.
+
+    python benchmarks/compare_upstream.py --tilelang-ascend CHECKOUT [--only SCENARIO/OPERATOR]
+
+The checkout is a git repository (a bare one too) of tile-ai/tilelang-ascend. Needs the TileLang-Ascend compiler and a C++
+compiler. Times are the virtual clock's, without launch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from validate_clock import ROOT, Repository, extract  # noqa: E402  # puts template/ and tests/ on the path
+
+import repository  # noqa: E402
+from harness import catalog  # noqa: E402
+from harness.clock import ClockError, Estimate, Extra, estimate  # noqa: E402
+from harness.compiler.client import Compiler, CompilerError, Request, find_compiler  # noqa: E402
+from harness.spec import Work  # noqa: E402
+
+DOCUMENT = ROOT / "docs" / "upstream-comparison.md"
+MN, MNK = ("M", "N"), ("M", "N", "K")
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example of upstream.
+
+    Attributes:
+        path: In the checkout.
+        factory: The decorated function.
+        shape: Sizes of the starter's shape that it takes by the same name.
+        arguments: Its other arguments, as its own test passes them.
+        dtype: Element type that is compared; it is passed on where ``typed``.
+        defines: Module-level names to set, in place of parsed arguments.
+    """
+
+    path: str
+    factory: str
+    shape: tuple[str, ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str = "float16"
+    typed: bool = False
+    defines: tuple[str, ...] = ()
+
+
+def _vector(path: str, factory: str, block_m: int, block_n: int, **options: Any) -> Example:
+    return Example(path, factory, MN, {"block_M": block_m, "block_N": block_n}, **options)
+
+
+SOFTMAX = _vector("examples/softmax/example_online_softmax.py", "online_softmax", 128, 128, typed=True)
+GEMM = {"block_M": 128, "block_N": 256, "K_L1": 64}
+PIPELINED = {"block_M": 128, "block_N": 256, "block_K": 64, "K_L1": 256, "S1": 2, "S2": 2}
+ADD = Example(
+    "examples/elementwise/elementwise_add.py", "vec_add", MN, {"block_M": 128, "block_N": 256}, typed=True, defines=MN
+)
+FUSED = {"block_M": 128, "block_N": 256, "block_K": 64}
+ATTENTION = {"batch": 1, "heads_q": 8, "heads_kv": 8, "seq_len": 1024, "dim": 128}
+FA = "examples/flash_attention/fa_opt/flash_attn_bhsd_{}_h16_d128.py"
+
+# What the starters are held against: the examples that the catalog names, and faster ones of the same kind.
+EXAMPLES: Mapping[str, tuple[Example, ...]] = {
+    "vector/softmax": (SOFTMAX,),
+    "vector/add": (ADD,),
+    "vector/rms_norm": (_vector("examples/normalization/rms_norm.py", "_rms_norm", 64, 128, typed=True),),
+    "vector/gelu": (),
+    "vector/silu": (_vector("examples/activation/silu.py", "silu", 64, 64, typed=True),),
+    "vector/layer_norm": (_vector("examples/normalization/layer_norm.py", "layer_norm", 128, 128, typed=True),),
+    "vector/row_reduce": (
+        Example("examples/reduce/example_reduce_min.py", "reduce_min", MN, {"block_M": 128}, typed=True),
+    ),
+    "gemm/matmul": (Example("examples/developer_mode/gemm_developer.py", "matmul", MNK, GEMM, defines=MNK),),
+    "cv_fusion/matmul_bias_gelu": (
+        Example("examples/developer_mode/matmul_add_developer.py", "matmul_add", MNK, FUSED, defines=MNK),
+    ),
+    "cv_fusion/int8_matmul_dequant": (
+        Example(
+            "examples/quant_batch_matmul/example_quant_matmul.py",
+            "simple_quant_matmul",
+            MNK,
+            FUSED | {"scale_size": "N", "in_dtype": "int8", "out_dtype": "float16", "accum_dtype": "int32"}
+            | {"scale_dtype": "float32"},
+            dtype="int8",
+        ),
+    ),
+    "cv_fusion/w4a8_matmul": (
+        Example("examples/dequantize_gemm/example_dequant_gemm_w4a8.py", "w4a8_gemm_cv", MNK, dtype="int8"),
+    ),
+    "mixed/matmul_add": (Example("examples/simple_fusion/matmul_add.py", "matmul_add", MNK, FUSED, defines=MNK),),
+    "mixed/softmax": (SOFTMAX,),
+    "mixed/flash_attention": (Example(FA.format("auto_pipeline"), "flash_attention_fwd", (), ATTENTION),),
+    "expert/matmul": (
+        Example("examples/gemm/example_gemm_intrinsic.py", "matmul", MNK, PIPELINED, defines=MNK),
+        Example("examples/gemm/example_gemm_intrinsic_persistent.py", "matmul", MNK, PIPELINED, defines=MNK),
+    ),
+    "expert/matmul_plain": (Example("examples/gemm/example_gemm.py", "matmul", MNK, GEMM, defines=MNK),),
+    "expert/flash_attention": (Example(FA.format("expert"), "flash_attention_fwd", (), ATTENTION),),
+    "flash_attention/forward": (Example(FA.format("auto_pipeline"), "flash_attention_fwd", (), ATTENTION),),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One starter. ``upstream`` maps examples to microseconds, or to why there is no estimate."""
+
+    name: str
+    dtype: str
+    shape: str
+    microseconds: float
+    limit: str
+    upstream: Mapping[str, float | str]
+
+    @property
+    def ratio(self) -> float | None:
+        times = [time for time in self.upstream.values() if isinstance(time, float)]
+        return self.microseconds / min(times) if times else None
+
+
+def compare(name: str, repo: Repository, compiler: Compiler, scratch: Path) -> Comparison:
+    scenario, operator = name.split("/")
+    examples = EXAMPLES.get(name, ())
+    record = repository.catalog()["operators"][scenario][operator]
+    wanted = examples[0].dtype if examples else record["dtypes"][0]
+    dtype = wanted if wanted in record["dtypes"] else record["dtypes"][0]
+    row = starter(scenario, operator, dtype, scratch)
+    found: dict[str, float | str] = {}
+    for example in examples:
+        try:
+            lowered = lower(example, row["shape"], dtype, repo, compiler, scratch)
+            found[example.path] = pipes(estimate_of(lowered, row, compiler))
+        except (ClockError, CompilerError) as error:
+            found[example.path] = str(error).splitlines()[0]
+    details = row["details"]
+    sizes = ", ".join(f"{k}={v}" for k, v in row["shape"].items() if isinstance(v, int) and not isinstance(v, bool))
+    time = max(details["pipes_us"], details["memory_us"])
+    return Comparison(name, dtype, sizes, time, details["limit"], found)
+
+
+def starter(scenario: str, operator: str, dtype: str, scratch: Path) -> dict[str, Any]:
+    """The estimate of a starter's default case: a row of ``bench --json``."""
+    answers = {"kernel_name": f"{operator}_kernel", "scenario": scenario, "operator": operator, "dtype": dtype}
+    root = repository.render(ROOT, scratch / scenario / operator, answers)
+    command = [sys.executable, "-m", "harness", "bench", "--json", "--device", "virtual"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": ""})
+    if done.returncode:
+        raise SystemExit(f"{scenario}/{operator}: {done.stderr.strip()[-2000:]}")
+    row: dict[str, Any] = json.loads(done.stdout)["rows"][0]
+    return row
+
+
+def lower(
+    example: Example, sizes: Mapping[str, Any], dtype: str, repo: Repository, compiler: Compiler, scratch: Path
+) -> Any:
+    shape = {name: sizes[name] for name in example.shape}
+    source = extract(repo.read(example.path), example.factory)
+    heading = "".join(f"{name} = {shape[name]}\n" for name in example.defines)
+    path = scratch / f"{Path(example.path).stem}.py"
+    path.write_text(heading + _without(source, example.defines))
+    arguments = (
+        shape | dict(example.arguments) | ({"dtype": "float" if dtype == "float32" else dtype} if example.typed else {})
+    )
+    return compiler.lower(Request(path, example.factory, arguments, "pto", "A2"))
+
+
+def _without(source: str, names: tuple[str, ...]) -> str:
+    """Drops the module-level assignments of names that are set otherwise, and the argument parser they came from."""
+    lines = source.splitlines(keepends=True)
+    drop = tuple(f"{name} = " for name in (*names, "args", "parser")) + ("parser.",)
+    return "".join(line for line in lines if not line.startswith(drop))
+
+
+def estimate_of(lowered: Any, row: Mapping[str, Any], compiler: Compiler) -> Estimate:
+    work = Work(flops=row["flops"], bytes=row["bytes"])
+    return estimate(lowered, compiler.package, work=work, platform="A2", backend="ascendc", extra=Extra())
+
+
+def pipes(found: Estimate) -> float:
+    return max(found.pipes_us, found.memory_us)
+
+
+def document(comparisons: list[Comparison], repo: Repository, version: str) -> str:
+    rows = [
+        "| starter | problem | µs | upstream's best µs | ratio | limited by |",
+        "| --- | --- | ---: | ---: | ---: | --- |",
+    ]
+    notes = []
+    for c in comparisons:
+        times = {path: time for path, time in c.upstream.items() if isinstance(time, float)}
+        best = f"{min(times.values()):.1f}" if times else "–"
+        ratio = f"{c.ratio:.2f}" if c.ratio is not None else "–"
+        rows.append(f"| {c.name} | {c.dtype}, {c.shape} | {c.microseconds:.1f} | {best} | {ratio} | {c.limit} |")
+        notes += [f"- {c.name}: `{path}`: {time}" for path, time in c.upstream.items() if isinstance(time, str)]
+    return f"""# The starters against upstream's examples
+
+Generated by `benchmarks/compare_upstream.py` with TileLang-Ascend {version} and tilelang-ascend {repo.revision()}: estimates
+of the virtual clock (docs/clock-validation.md says what they are worth) for an Ascend 910B1, launch left out, both sides
+costed for the ascendc backend. Differences below 5 % mean nothing.
+
+{chr(10).join(rows)}
+
+{chr(10).join(notes)}
+"""
+
+
+def names(only: list[str] | None) -> Iterator[str]:
+    for scenario, records in repository.catalog()["operators"].items():
+        for operator in records:
+            name = f"{scenario}/{operator}"
+            if operator != "custom" and (not only or name in only):
+                yield name
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tilelang-ascend", type=Path, required=True)
+    parser.add_argument("--only", action="append", metavar="SCENARIO/OPERATOR", help="print these, write nothing")
+    arguments = parser.parse_args()
+    repo = Repository(arguments.tilelang_ascend)
+    with tempfile.TemporaryDirectory(prefix="upstream-") as folder, find_compiler() as compiler:
+        catalog.PATH = repository.write_catalog(Path(folder) / "catalog.json")
+        comparisons = []
+        for name in names(arguments.only):
+            comparisons.append(compare(name, repo, compiler, Path(folder)))
+            print(comparisons[-1], file=sys.stderr, flush=True)
+        if not arguments.only:
+            DOCUMENT.write_text(document(comparisons, repo, compiler.version), encoding="utf-8")
+            print(f"written: {DOCUMENT.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
