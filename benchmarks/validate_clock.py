@@ -9,7 +9,6 @@ theirs and are read from there. Needs the TileLang-Ascend compiler and a C++ com
 from __future__ import annotations
 
 import argparse
-import ast
 import re
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from harness.clock.trace import profile, run_driver, trace  # noqa: E402
 from harness.compiler.client import Compiler, CompilerError, Request, find_compiler  # noqa: E402
 from harness.spec import Array  # noqa: E402
 from harness.vnpu.toolset import CompileError, find_cxx, library, program  # noqa: E402
+from upstream import Repository, extract  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "clock-validation.md"
 MODELS = {"upstream's figures alone": Extra.none(), "the virtual clock": Extra()}
@@ -40,28 +40,6 @@ VCLOCK_EXPORT void vclock_trace(const uint64_t *a, const vclock::Order *order, v
     vclock::recorder.finish(out);
 }}
 """
-
-
-@dataclass(frozen=True)
-class Repository:
-    """A git repository to read files from."""
-
-    path: Path
-
-    def read(self, name: str) -> str:
-        return self._git("show", f"HEAD:{name}")
-
-    def list(self, folder: str) -> list[str]:
-        return self._git("ls-tree", "-r", "--name-only", "HEAD", folder).split()
-
-    def revision(self) -> str:
-        return self._git("log", "-1", "--format=%h, %as").strip()
-
-    def _git(self, *arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(self.path), *arguments], capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{self.path}: git {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout
 
 
 @dataclass(frozen=True)
@@ -170,32 +148,6 @@ template <typename P, typename G, TileSplitAxis A> void TFREE(P &p, G &g) {{ TFR
 
 
 # --- kernels written in TileLang ----------------------------------------------------------------------------
-
-
-def extract(source: str, factory: str) -> str:
-    """A module with the factory and what it refers to, and nothing that needs PyTorch."""
-    tree = ast.parse(source)
-    definitions: dict[str, list[ast.stmt]] = {}
-    for node in tree.body:
-        names: list[str] = []
-        if isinstance(node, ast.FunctionDef):
-            names = [node.name]
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-        elif isinstance(node, ast.Assign):
-            names = [part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
-        for name in names:
-            definitions.setdefault(name, []).append(node)
-    wanted, seen, kept = [factory], set(), set()
-    while wanted:
-        name = wanted.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for node in definitions.get(name, []):
-            kept.add(node)
-            wanted += [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
-    return ast.unparse(ast.Module([node for node in tree.body if node in kept], []))
 
 
 def tilelang(

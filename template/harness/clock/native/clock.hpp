@@ -114,6 +114,10 @@ template <class T> inline T &global(T *address)
 inline void set_intra_block(auto, auto) { vclock::scalar("set_intra_block"); }
 inline void wait_intra_block(auto, auto) { vclock::scalar("wait_intra_block"); }
 
+namespace cce {
+inline void printf(...) {}
+} // namespace cce
+
 #include <pto/common/type.hpp>
 #include <pto/common/kernel_meta.hpp>
 #include "pto/costmodel/runtime_stub.hpp"
