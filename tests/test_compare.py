@@ -7,6 +7,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+
 from harness.compare import Gate, compare, error_map, gate
 
 FP16 = Gate("current", 2**-14, 2**-9, 0.99, 0.1)
