@@ -238,8 +238,9 @@ class TestRecord:
                 assert entry["dtype"] in {"dtype", "accum", *CATALOG["dtypes"]}, (memory, entry)
 
     def test_defaults_obey_their_own_rules_and_fit(self, scenario: str, operator: str, record: dict[str, Any]) -> None:
-        exchanges = record.get("cv_exchange", [""])
-        for dtype, platform, exchange in product(record["dtypes"], record["platforms"], exchanges):
+        # In the other form of exchange the questions halve defaults that do not fit.
+        exchange = record.get("cv_exchange", [""])[0]
+        for dtype, platform in product(record["dtypes"], record["platforms"]):
             if platform not in CATALOG["dtypes"][dtype]["platforms"]:
                 continue
             sizes = {}
@@ -316,13 +317,15 @@ def test_float8_is_for_a5_only() -> None:
     }
 
 
-def test_hooks_use_the_standard_library_only() -> None:
+def test_hooks_use_nothing_that_copier_does_not_bring() -> None:
+    """They run in Copier's own interpreter."""
+    brought = {"copier", "packaging", "yaml"}
     hooks = {path.stem for path in (ROOT / "hooks").glob("*.py")}
     for path in (ROOT / "hooks").glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         modules = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
         modules |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        foreign = {name.split(".")[0] for name in modules} - sys.stdlib_module_names - hooks
+        foreign = {name.split(".")[0] for name in modules} - sys.stdlib_module_names - hooks - brought
         assert foreign == set(), path.name
 
 
