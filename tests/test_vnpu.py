@@ -228,8 +228,10 @@ def test_atomic_add_over_blocks(simulate: Simulate) -> None:
 
 
 def test_kernel_prints(simulate: Simulate) -> None:
-    code = kernel("y:float32[1,64]", vector='cce::printf("block %d core %d\\n", (int)cid, (int)vid);' + fill("y"))
-    assert simulate(code).printed.splitlines() == ["block 0 core 0", "block 0 core 1"]
+    code = kernel(
+        "y:float32[1,64]", vector='cce::printf("core %d\\n", (int)vid);' + fill("y") + "\npto::TPRINT(ones);"
+    )
+    assert simulate(code).printed.split() == ["core", "0", *64 * "1", "core", "1", *64 * "1"]
 
 
 def fill(pointer: str, rows: int = 1, cols: int = 64) -> str:

@@ -135,7 +135,7 @@ def _kinds(body: str) -> tuple[str, ...]:
     depth = 0
     for line in body.splitlines():
         depth += line.startswith("#if")
-        if depth == 0 and re.search(r"\b(copy_|gemm|mma|_flag|sync_all|printf|T(?!ASSIGN|ile)[A-Z0-9_]+\()", line):
+        if depth == 0 and re.search(r"\b(copy_|gemm|mma|_flag|sync_all|T(?!ASSIGN|ile)[A-Z0-9_]+\()", line):
             found |= set(KINDS)
         depth -= line.startswith("#endif")
     return tuple(kind for kind in KINDS if kind in found)

@@ -410,6 +410,16 @@ void sort32(To &to, From &from, Index &index, Scratch &...) {
         }
 }
 
+// --- printing --------------------------------------------------------------------------------------------------------
+
+// TPRINT: the valid part, a row a line; nothing on a core that has no such memory, where unguarded code runs too.
+template <auto..., typename Tile, typename... Scratch> void print_tile(Tile &tile, Scratch &...) {
+    if (!core->memory[memory_of<Tile>()].base) return;
+    for (int i = 0; i < rows_of(tile); i++)
+        for (int j = 0; j < cols_of(tile); j++)
+            std::printf("%.6g%c", static_cast<double>(tile.data()[at<Tile>(i, j)]), j + 1 < cols_of(tile) ? ' ' : '\n');
+}
+
 // --- all cores ------------------------------------------------------------------------------------------------------
 
 // SYNCALL, spelled with the flags that the device uses for it.

@@ -153,6 +153,7 @@ template <typename... Values> inline void printf(const char *format, Values... v
 #include "pto/cpu/TCmps.hpp"
 #include "pto/cpu/TCvt.hpp"
 #include "pto/cpu/TSort32.hpp"
+#include "pto/cpu/TPrint.hpp"
 
 #include "instructions.hpp"
 #include "matmul.hpp"
@@ -171,15 +172,19 @@ template <typename... Values> inline void printf(const char *format, Values... v
 #define TMATMUL_IMPL ::vnpu::matmul
 #define TMATMUL_ACC_IMPL ::vnpu::matmul_accumulate
 #define TSORT32_IMPL ::vnpu::sort32
+#define TPRINT_IMPL ::vnpu::print_tile
 #define SYNCALL_IMPL ::vnpu::sync_all
 #include <pto/pto-inst.hpp>
 
 #include <tl_templates/pto/common.h>
+#if __has_include(<tl_templates/pto/printf.h>)
+#include <tl_templates/pto/printf.h>
+#endif
 
 // int64_t on the device, uint32_t in the CPU mode: generated code subtracts from them and compares with negative
 // numbers.
 #define get_block_idx() static_cast<int64_t>(get_block_idx())
 #define get_subblockid() static_cast<int64_t>(get_subblockid())
 
-// The library's face to the driver; the builder defines VNPU_CALL (the kernel with its arguments).
+// What the driver finds in the library; the builder appends the functions.
 #define VNPU_EXPORT extern "C" __attribute__((visibility("default")))
