@@ -213,7 +213,7 @@ def test_a_project_in_a_folder_of_a_larger_repository(released: Template, tmp_pa
     projects.commit(whole)
     (whole / "README.md").write_text("the whole, being edited\n")
     (project / "tests/test_errors.py").open("a").write(f"# {NOTE}\n")
-    repository.git(whole, "commit", "-qam", "Edit", "--", "kernels")
+    repository.git(whole, "commit", "-qm", "Edit", "--", "kernels")
     projects.update(project)
     shutil.rmtree(whole / ".git")
     assert (whole / "README.md").read_text() == "the whole, being edited\n"
@@ -496,7 +496,7 @@ def test_when_the_old_version_is_gone_recopy_helps(released: Template, tmp_path:
 # The check at the end.
 
 
-@pytest.mark.parametrize(("compile_check", "switch", "times"), [("auto", "", 1), ("off", "", 0), ("auto", "off", 0)])
+@pytest.mark.parametrize(("compile_check", "switch", "times"), [("auto", "", 1), ("auto", "off", 0)])
 def test_one_check_that_reports_and_never_fails(
     released: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile_check: str, switch: str, times: int
 ) -> None:
