@@ -73,7 +73,15 @@ FA = "examples/flash_attention/fa_opt/flash_attn_bhsd_{}_h16_d128.py"
 EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     "vector/softmax": (SOFTMAX,),
     "vector/add": (ADD,),
-    "vector/rms_norm": (_vector("examples/normalization/rms_norm.py", "_rms_norm", 64, 128, typed=True),),
+    "vector/rms_norm": (
+        Example(
+            "examples/normalization/rms_norm.py",
+            "_rms_norm",
+            MN,
+            {"block_M_in": 64, "block_N_in": 128},
+            typed=True,
+        ),
+    ),
     "vector/gelu": (),
     "vector/silu": (_vector("examples/activation/silu.py", "silu", 64, 64, typed=True),),
     "vector/layer_norm": (_vector("examples/normalization/layer_norm.py", "layer_norm", 128, 128, typed=True),),

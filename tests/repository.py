@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -110,6 +111,23 @@ def git(repository: Path, *arguments: str) -> str:
     """Runs git in a repository; returns what it printed."""
     done = subprocess.run(["git", "-C", str(repository), *arguments], check=True, capture_output=True, text=True)
     return done.stdout
+
+
+@cache
+def default_answers() -> dict[str, Any]:
+    """What Copier takes where nothing is answered, hidden values included."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = copy_working_tree(Path(scratch) / "template")
+        worker = copier.run_copy(
+            str(folder),
+            Path(scratch) / "package",
+            defaults=True,
+            quiet=True,
+            skip_tasks=True,
+            pretend=True,
+            exclude=["*"],
+        )
+    return dict(worker.answers.user)
 
 
 def render(template: Path, destination: Path, answers: Answers | None = None, **options: Any) -> Path:

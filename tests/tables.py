@@ -62,26 +62,30 @@ def hardware() -> str:
 def questions() -> str:
     rows = []
     sizes: list[str] = []
+    defaults = repository.default_answers()
     for name, row in repository.questions().items():
         if row.get("when") is False:
             continue
         if "size-check.jinja" in row.get("validator", ""):
             sizes.append(f"`{name}`")
             continue
-        rows.append([f"`{name}`", " ".join(row["help"].split()), default_of(row)])
+        rows.append([f"`{name}`", " ".join(row["help"].split()), shown(defaults[name])])
         if name == "dtype":
             rows.append(["", "", ""])
     place = rows.index(["", "", ""])
-    rows[place] = [", ".join(sizes), "Problem and block sizes of the operator; refused where they do not fit.", "fit"]
+    rows[place] = [
+        ", ".join(sizes),
+        "Problem and block sizes of the operator; refused where they do not fit.",
+        "the record's",
+    ]
     return table(["question", "what for", "default"], rows)
 
 
-def default_of(row: dict[str, object]) -> str:
-    """A plain default as it stands; one that depends on other answers in words."""
-    default = row["default"]
+def shown(default: object) -> str:
+    """An answer as a reader types it."""
     if isinstance(default, bool):
         return "yes" if default else "no"
-    return "depends on earlier answers" if "{" in str(default) else f"`{default}`"
+    return f"`{default}`" if default != "" else "the first that the operator has"
 
 
 GENERATED = {"scenarios": scenarios, "operators": operators, "hardware": hardware, "questions": questions}
