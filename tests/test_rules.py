@@ -10,14 +10,18 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 import rule_kernels
+from harness.budget import Use
+from harness.compiler.lowered import Buffer
 from harness.rules import RULES, Context, Finding, check_project, check_source
 from harness.rules.cli import apply
 from harness.rules.explain import SEPARATOR, Snippet, document, pages
 from harness.rules.formats import FORMATS, render
+from harness.rules.picture import lanes, svg
 
 ROOT = Path(__file__).parent.parent
 SNIPPETS = [(id, snippet) for id, page in pages().items() for snippet in page.snippets]
@@ -375,3 +379,25 @@ def test_a_conflict_in_the_kernel_is_said_once(tmp_path: Path) -> None:
     kernel.parent.mkdir(parents=True)
     kernel.write_text("<<<<<<< before updating\n" + rule_kernels.build("vector") + ">>>>>>> after updating\n")
     assert [f.rule for f in check_project(tmp_path, rule_kernels.context("vector"))] == ["TLA701"]
+
+
+def test_the_picture_of_memories() -> None:
+    """Valid SVG; buffers that share addresses stand in rows of their own, nearly full memories are marked."""
+    apart = Buffer("a<b", "UB", 0, 4096), Buffer("c", "UB", 4096, 4096)
+    over = Buffer("tmp", "UB", 0, 8192)
+    assert lanes(apart) == [list(apart)]
+    assert [len(row) for row in lanes([*apart, over])] == [1, 2]
+    uses = (Use("UB", 8192, 8400, (*apart, over)), Use("L0C", 64, 131072, (Buffer("acc", "L0C", 0, 64),)))
+    text = svg(uses, "k & k")
+    root = ElementTree.fromstring(text)
+    titles = [node.text for node in root.iter() if node.tag.endswith("title")]
+    assert titles == [
+        "k & k",
+        "tmp: 8,192 bytes at 0",
+        "a<b: 4,096 bytes at 0",
+        "c: 4,096 bytes at 4,096",
+        "acc: 64 bytes at 0",
+    ]
+    assert text.count("axis full") == 1
+    assert "16,384 without reuse" in text
+    assert svg((), "nothing").startswith("<svg")
