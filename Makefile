@@ -37,7 +37,7 @@ lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-docs: $(READY) ## bring the generated parts of README.md up to date
+docs: $(READY) ## bring README.md's tables and docs/rules.md up to date
 	$(BIN)/python tests/tables.py
 
 bench: $(READY) ## how long rendering takes

@@ -1,4 +1,7 @@
-"""Writes the README's tables from the catalog and the questions: ``make docs``. A test fails where they are stale."""
+"""Writes the README's tables (from the catalog and the questions) and docs/rules.md: ``make docs``.
+
+Tests fail where they are stale.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import repository
 
 README = repository.ROOT / "README.md"
+RULES = repository.ROOT / "docs" / "rules.md"
 SHORT = {
     "auto_sync": "AUTO_SYNC",
     "memory_planning": "MEMORY_PLANNING",
@@ -101,9 +105,13 @@ def refreshed(text: str) -> str:
 
 
 def main() -> int:
-    """Rewrites the README."""
+    """Rewrites the README and the rules' page."""
+    sys.path.insert(0, str(repository.ROOT / "template"))
+    from harness.rules.explain import document
+
     text = README.read_text(encoding="utf-8")
     README.write_text(refreshed(text), encoding="utf-8")
+    RULES.write_text(document(), encoding="utf-8")
     return 0
 
 
