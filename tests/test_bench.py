@@ -240,22 +240,22 @@ def test_a_wrong_kernel_is_not_timed(npu: Run) -> None:
 
 
 def test_the_table_of_a_measurement(npu: Run) -> None:
-    done = npu("--level", "l0")
+    done = npu("--repetitions", "5")
     assert done.returncode == 0, done.stderr
     assert "measured on Ascend910B1" in done.stdout
-    assert done.stdout.count("| l0-") == 3
+    assert done.stdout.count("| l0-") == 1
     assert "device time: msprof Task Duration" in done.stdout
 
 
 def test_a_sweep_on_two_npus_proposes_and_resumes(npu: Run, tmp_path: Path) -> None:
-    blocks = ("--tune", "block_M=16,32,64", "block_N=512,1024")
+    blocks = ("--tune", "block_M=16,32", "block_N=1024")
     done = npu(*blocks, "--repetitions", "5", DOUBLE_NPUS="0,1")
     assert done.returncode == 0, done.stderr
     assert "proposed: block_M=32, block_N=1024" in done.stdout
     assert "copier update --trust -d block_m=32 -d block_n=1024" in done.stdout
     (log,) = (tmp_path / "softmax" / "benchmarks" / "results").glob("tune-*.jsonl")
     lines = log.read_text().splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 2
     again = npu(*blocks, DOUBLE_WRONG="1")  # nothing is measured again, or it would be wrong
     assert "proposed: block_M=32" in again.stdout
     assert log.read_text().splitlines() == lines

@@ -52,7 +52,8 @@ def measure(
     notes = [] if source != "events" else ["timed by events, which include the launch: msprof is not installed"]
     if chip is None:
         notes.append(f"no share of the peak: CANN's platform files do not describe {answer['device']!r}")
-    expression = catalog.load().operator(project.scenario, project.operator).get("baseline", "") if baseline else ""
+    record = catalog.load().operator(project.scenario, project.operator)
+    expression = record.get("baseline", "") if baseline else ""
     baseline_us = None
     if expression:
         try:
@@ -68,7 +69,9 @@ def measure(
         source=source,
         flops=work.flops,
         bytes=work.bytes,
-        peak_tflops=chip.peak_tflops(case.dtype or project.dtype, cube=project.scenario != "vector") if chip else 0.0,
+        peak_tflops=chip.peak_tflops(case.dtype or project.dtype, cube="L0C" in record.get("memory", ()))
+        if chip
+        else 0.0,
         memory_tbps=chip.hbm_tbps if chip else 0.0,
         host_us=max(0.0, host),
         baseline_us=baseline_us,

@@ -78,7 +78,7 @@ def roofline(rows: Sequence[tuple[str, Row]], path: Path) -> list[Path]:
 
 def timeline(found: Estimate, path: Path) -> list[Path]:
     """Draws which pipe of the slowest block works when, as SVG and PNG."""
-    traced = found.traced_kernel
+    traced = found.trace
     if traced is None or not len(traced.timeline):
         return []
     rows = traced.timeline
@@ -119,13 +119,13 @@ def _window(rows: Any, lanes: Sequence[tuple[int, int]]) -> tuple[float, float]:
 
 
 def _ghz(found: Estimate) -> float:
-    cycles: float = found.traced_kernel.report["span"] if found.traced_kernel else 0.0
+    cycles: float = found.trace.report["span"] if found.trace else 0.0
     return cycles / found.pipes_us / 1000 if found.pipes_us else 1.0
 
 
 def trace_json(found: Estimate, path: Path) -> list[Path]:
     """Writes the slowest block as a Chrome trace, which Perfetto (ui.perfetto.dev) opens too."""
-    traced = found.traced_kernel
+    traced = found.trace
     if traced is None or not len(traced.timeline):
         return []
     ghz = _ghz(found)

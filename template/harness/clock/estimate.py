@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,7 @@ class Estimate:
         notes: What was assumed or sampled.
         accuracy: What the figures are worth.
         seconds: Time that the estimate took.
+        trace: For pictures; no part of the document.
     """
 
     kernel: str
@@ -116,12 +117,13 @@ class Estimate:
     notes: tuple[str, ...]
     accuracy: str = ACCURACY
     seconds: float = 0.0
-    traced_kernel: Traced | None = field(default=None, repr=False, compare=False)
+    trace: Traced | None = field(default=None, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; what ``bench --json`` keeps."""
-        data = asdict(self, dict_factory=lambda items: {k: v for k, v in items if k != "traced_kernel"})
-        return {name: _rounded(value) for name, value in data.items()}
+        data: dict[str, Any] = _rounded(asdict(replace(self, trace=None)))
+        del data["trace"]
+        return data
 
 
 def estimate(
@@ -216,7 +218,7 @@ def _summarise(
         limit=_limit(busy, path, pipes_us, memory_us),
         notes=_notes(traced, work, chip, backend),
         seconds=time.perf_counter() - start,
-        traced_kernel=traced,
+        trace=traced,
     )
 
 
