@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from harness import catalog
 from harness.spec import Array
 from harness.vnpu.build import KINDS, BuildError, Built, NotSimulated
 
@@ -34,13 +35,7 @@ POISON = {
     "come from on-chip memory that was never written": 0xFFE5,  # as in instructions.hpp
 }
 OUTPUT, WORKSPACE, _ = POISON.values()
-# Bytes of UB, L1, L0A, L0B, L0C, bias table and fixpipe buffer. Hardware sizes: the compiler's planner leaves 256 bytes
-# of A2's and A3's UB unused.
-MEMORY = {
-    "A2": (192 << 10, 512 << 10, 64 << 10, 64 << 10, 128 << 10, 1 << 10, 2 << 10),
-    "A5": (248 << 10, 512 << 10, 64 << 10, 64 << 10, 256 << 10, 4 << 10, 4 << 10),
-}
-MEMORY["A3"] = MEMORY["A2"]
+SMALL_MEMORIES = {"A2": (1024, 2048), "A3": (1024, 2048), "A5": (4096, 4096)}  # bias table, fixpipe buffer; bytes
 
 
 class RunError(Exception):
@@ -146,7 +141,7 @@ def run(built: Built, inputs: Sequence[Array], *, time_limit: float = 60.0, thre
             str(folder / "tensors"),
             *(str(built.libraries.get(kind, "-")) for kind in KINDS),
             f"{threads or _threads()} {time_limit} {int(built.platform == 'A5')}",
-            " ".join(map(str, MEMORY[built.platform])),
+            " ".join(map(str, _capacities(built.platform))),
         ]
         rest = iter(tensors)
         for scalar in scalars:
@@ -174,6 +169,12 @@ def run(built: Built, inputs: Sequence[Array], *, time_limit: float = 60.0, thre
         done = events[-1]
         arrays = tuple(np.array(tensors[position].view) for position in outputs)
         return RunResult(arrays, done["seconds"], done["blocks"], notes, text)
+
+
+def _capacities(platform: str) -> list[int]:
+    """Bytes of each on-chip memory, in the order of core.hpp."""
+    known = catalog.load()
+    return [*(known.capacity(platform, memory) for memory in catalog.MEMORIES), *SMALL_MEMORIES[platform]]
 
 
 def _threads() -> int:
@@ -306,18 +307,18 @@ def _traces(dtype: np.dtype[Any], poison: int) -> Array:
 def _check_written(number: int, tensor: Tensor) -> None:
     """Raises Unwritten where an output holds, or was computed from, memory that was never written."""
     raw = np.ascontiguousarray(tensor.view).reshape(-1)
-    word = np.dtype(f"<u{tensor.dtype.itemsize}")
-    suspects = None if tensor.dtype.kind in "iub" else np.flatnonzero(np.isnan(raw))
+    size = tensor.dtype.itemsize
+    bits = raw.view(np.uint8 if size == 1 else f"<u{size}")
+    suspects = np.arange(0) if tensor.dtype.kind in "iub" else np.flatnonzero(np.isnan(raw))
     for what, poison in POISON.items():
         if _small_integer(tensor.dtype):
-            same = (raw.view(np.uint8) == _blank(tensor, poison)).reshape(-1, word.itemsize).all(axis=1)
-            found = np.flatnonzero(_runs(same, 8 // word.itemsize))
-        elif suspects is None:
-            found = np.flatnonzero(
-                raw.view(word) == int.from_bytes(poison.to_bytes(2, "little") * (word.itemsize // 2), "little")
-            )
+            if poison != OUTPUT:
+                break
+            found = _long_runs(bits == _blank(tensor, poison).view(bits.dtype), 8 // size)
+        elif tensor.dtype.kind in "iub":
+            found = np.flatnonzero(bits == np.full(size // 2, poison, "<u2").view(bits.dtype))
         else:
-            found = suspects[np.isin(raw[suspects].view(word), _traces(tensor.dtype, poison))]
+            found = suspects[np.isin(bits[suspects], _traces(tensor.dtype, poison))]
         if found.size:
             where = np.stack(np.unravel_index(found, tensor.shape))
             low, high = where.min(axis=1), where.max(axis=1)
@@ -328,14 +329,13 @@ def _check_written(number: int, tensor: Tensor) -> None:
             )
 
 
-def _runs(same: Array, length: int) -> Array:
-    """Keeps only runs of at least ``length`` true elements: single ones may be equal by chance."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], same.astype(np.int8), [0]))))
-    kept = np.zeros_like(same)
-    for start, end in edges.reshape(-1, 2):
-        if end - start >= min(length, same.size):
-            kept[start:end] = True
-    return kept
+def _long_runs(same: Array, length: int) -> Array:
+    """Positions in runs of at least ``length`` true elements: single ones may be equal by chance."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])))).reshape(-1, 2)
+    long = edges[edges[:, 1] - edges[:, 0] >= min(length, same.size)]
+    steps = np.zeros(same.size + 1, np.int8)
+    steps[long[:, 0]], steps[long[:, 1]] = 1, -1
+    return np.flatnonzero(np.cumsum(steps[:-1], dtype=np.int8))
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
@@ -390,7 +390,7 @@ def _judge(
     return tuple(notes)
 
 
-def _core_line(core: Mapping[str, Any], at: Any) -> str:
+def _core_line(core: Mapping[str, Any], at: Callable[[int], str]) -> str:
     state = f"waits for flag {core['flag']}" if core["flag"] >= 0 else "runs"
     unread = f" (not yet waited for: flag {', '.join(map(str, core['unread']))})" if core["unread"] else ""
     return f"  {core['core']} {state}{unread}, {at(core['line'])}"
