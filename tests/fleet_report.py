@@ -77,8 +77,10 @@ def edit(package: Path, number: int) -> dict[str, str]:
     notes = {}
     for path in [*places[: 1 + number % len(places)], "notes.md"]:
         note = f"# {NOTE} {number}, in {path}\n"
-        with (package / path).open("a", encoding="utf-8") as file:
-            file.write(note)
+        file = package / path
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        # At the top of the README: its last lines change from release to release, and would conflict.
+        file.write_text(note + text if path == "README.md" else text + note, encoding="utf-8")
         notes[path] = note
     return notes
 

@@ -22,7 +22,7 @@ from fleet import Package
 from projects import ANSWERS, SOFTMAX, Template
 
 pytestmark = pytest.mark.update
-COUNT = 8  # python tests/fleet_report.py does the same with 50
+COUNT = 6  # python tests/fleet_report.py does the same with 50
 
 
 def report(folder: Path) -> dict[str, fleet.Record]:
