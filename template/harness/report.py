@@ -22,7 +22,8 @@ def print_rungs(console: Console, project: Project, rungs: Sequence[Rung]) -> No
     """Prints the ladder as a table, details below it, and what would make the rest run."""
     operator = f"/{project.operator}" if project.operator else ""
     title = f"{project.name}: {project.scenario}{operator}, {project.dtype}, {project.platform}, {project.backend}"
-    table = Table(title=title, title_justify="left", pad_edge=False)
+    console.print(title, markup=False)  # above, not in the table: it would be wrapped to the table's width
+    table = Table(pad_edge=False)
     for heading in ("rung", "result", "what"):
         table.add_column(heading, overflow="fold")
     table.add_column("s", justify="right")

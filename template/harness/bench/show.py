@@ -18,7 +18,8 @@ def print_document(console: Console, document: Document) -> None:
     estimate = document.kind == "estimate"
     what = "estimate of the virtual clock, no device" if estimate else f"measured on {document.device}"
     title = f"{document.project}: {document.platform} {document.chip}, {document.backend}, {what}"
-    table = Table(title=escape(title), title_justify="left", pad_edge=False)
+    console.print(title, markup=False)  # above, not in the table: it would be wrapped to the table's width
+    table = Table(pad_edge=False)
     table.add_column("case", overflow="fold")
     columns = ["µs", "TFLOP/s", "GB/s", "of roofline"]
     for heading in columns if estimate else [columns[0], "±", *columns[1:], "host µs"]:
@@ -76,7 +77,8 @@ def print_estimate(console: Console, case: str, found: Estimate) -> None:
 
 def print_changes(console: Console, changes: Sequence[Change], what: str) -> None:
     """Prints a comparison and its verdict."""
-    table = Table(title=escape(f"against {what}"), title_justify="left", pad_edge=False)
+    console.print(f"against {what}", markup=False)
+    table = Table(pad_edge=False)
     for heading in ("case", "old µs", "new µs", "new / old", "verdict"):
         table.add_column(heading, justify="left" if heading in ("case", "verdict") else "right")
     style = {"faster": "green", "slower": "red", "no difference": ""}
@@ -91,7 +93,8 @@ def print_changes(console: Console, changes: Sequence[Change], what: str) -> Non
 
 def print_trials(console: Console, trials: Sequence[Trial]) -> None:
     """Prints a sweep, fastest first."""
-    table = Table(title="block sizes", title_justify="left", pad_edge=False)
+    console.print("block sizes")
+    table = Table(pad_edge=False)
     names = list(trials[0].blocks) if trials else []
     for name in (*names, "µs"):
         table.add_column(name, justify="right")
