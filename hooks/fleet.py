@@ -381,6 +381,8 @@ class Fleet:
             package.become(CHECK_FAILED, failed[0])
 
     def _commit(self, package: Package) -> None:
+        if not run(["git", "status", "--porcelain", "--", "."], package.path).stdout:
+            return  # only the check was repeated
         for command in (["add", "--all", "."], ["commit", "--quiet", "-m", self.commit, "--", "."]):
             done = run(["git", *command], package.path)
             if done.returncode:
