@@ -437,4 +437,9 @@ template <pto::SyncCoreType Type = pto::SyncCoreType::AIVOnly> void sync_all() {
     }
 }
 
+// TROWSUM: the device compares the valid rows of both tiles only; a single row may stand in a padded column.
+template <typename Out, typename In, typename Scratch> void row_sum(Out &out, In &in, Scratch &) {
+    pto::TRowSum<Out, In>(out.data(), in.data(), static_cast<uint16_t>(rows_of(in)), static_cast<uint16_t>(cols_of(in)));
+}
+
 }  // namespace vnpu

@@ -154,6 +154,7 @@ template <typename... Values> inline void printf(const char *format, Values... v
 #include "pto/cpu/TCvt.hpp"
 #include "pto/cpu/TSort32.hpp"
 #include "pto/cpu/TPrint.hpp"
+#include "pto/cpu/TRowSum.hpp"
 
 #include "instructions.hpp"
 #include "matmul.hpp"
@@ -173,6 +174,7 @@ template <typename... Values> inline void printf(const char *format, Values... v
 #define TMATMUL_ACC_IMPL ::vnpu::matmul_accumulate
 #define TSORT32_IMPL ::vnpu::sort32
 #define TPRINT_IMPL ::vnpu::print_tile
+#define TROWSUM_IMPL ::vnpu::row_sum
 #define SYNCALL_IMPL ::vnpu::sync_all
 #include <pto/pto-inst.hpp>
 
