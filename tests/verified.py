@@ -1,4 +1,4 @@
-"""Runs every starter's level-0 and level-1 cases on the virtual NPU and writes the table of docs/verified.md.
+"""Runs every starter's level-0 cases on the virtual NPU and writes the table of docs/verified.md.
 
     python tests/verified.py
 
@@ -8,6 +8,7 @@ Takes minutes from cold. Needs the compiler (`python -m harness toolchain instal
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,10 @@ from tables import table
 TARGET = repository.ROOT / "docs" / "verified.md"
 HEAD = ("scenario", "operator", "inputs", "exchange", "cases", "largest absolute error", "output of")
 CLIMB = """
-import json, sys
+import json
 from harness import project
 from harness.ladder import Ladder
-ladder = Ladder(project.load(), select=lambda case: case.level in ("l0", "l1") and not case.nightly)
-rungs = {rung.name: rung for rung in ladder.climb()}
+rungs = {rung.name: rung for rung in Ladder(project.load()).climb()}
 rung = rungs["simulated"]
 failed = [f"{r.name}: {r.summary}" for r in rungs.values() if r.status == "failed"]
 print(json.dumps({"status": rung.status, "failed": failed, "cases": rung.data.get("cases", {})}))
@@ -42,6 +42,9 @@ def measure(package: Path) -> dict[str, Any]:
 
 def main() -> int:
     rows, bad = [], []
+    os.environ |= {
+        f"GIT_{role}_{what}": "starters@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
     with tempfile.TemporaryDirectory() as scratch:
         template = repository.copy_working_tree(Path(scratch) / "template")
         repository.commit_all(template, "template", repository.VERSION)
@@ -69,8 +72,9 @@ def main() -> int:
 
 INTRODUCTION = """# What every starter computes
 
-Level-0 and level-1 cases (regular and irregular shapes) of every starter as generated with default answers, lowered by
-TileLang-Ascend 0.1.4 for A2 and run on the virtual NPU. The current gate compares them with the float64 (int64)
+Level-0 cases of every starter as generated with default answers, lowered by TileLang-Ascend 0.1.4 for A2 and run on the
+virtual NPU; the irregular shapes of level 1 run in the test suite, for every operator. The current gate compares them
+with the float64 (int64)
 reference. The error is the largest absolute one of all cases, beside the case it occurs in; it grows with the output's
 magnitude: a float16 sum of 1024 products lies around 100, where float16 steps by 0.06.
 Written by `python tests/verified.py`. Not run on a device.
