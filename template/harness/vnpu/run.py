@@ -1,6 +1,6 @@
 """Runs a built kernel on the virtual NPU, in a process of its own.
 
-Tensors are shared with that process through a file in memory, not copied through pipes. Outputs and workspaces start
+Tensors are shared with that process in memory, not copied through pipes. Outputs and workspaces start
 as NaN (integers: a pattern), so that what the kernel forgot to write or read too early shows.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class RunResult:
 
 @dataclass
 class Tensor:
-    """A tensor parameter and its place in the shared file: it ends on the end of a page."""
+    """A tensor parameter and its place in the shared memory: it ends on the end of a page."""
 
     name: str
     dtype: np.dtype[Any]
@@ -133,12 +133,13 @@ def run(built: Built, inputs: Sequence[Array], *, time_limit: float = 60.0, thre
         RunError: The run failed; see its subclasses.
     """
     tensors, scalars, positions = _arguments(built, inputs)
-    with _scratch(sum(tensor.pages for tensor in tensors)) as folder:
-        outputs = [positions[i] for i in built.lowered.out_idx]
-        _fill(folder / "tensors", tensors, {positions[i]: array for i, array in _pairs(built, inputs)}, outputs)
+    outputs = [positions[i] for i in built.lowered.out_idx]
+    with tempfile.TemporaryDirectory(prefix="vnpu-") as name, _shared(tensors) as memory:
+        folder = Path(name)
+        _fill(tensors, {positions[i]: array for i, array in _pairs(built, inputs)}, outputs)
         plan = [
             str(folder / "report"),
-            str(folder / "tensors"),
+            f"/proc/self/fd/{memory}",
             *(str(built.libraries.get(kind, "-")) for kind in KINDS),
             f"{threads or _threads()} {time_limit} {int(built.platform == 'A5')}",
             " ".join(map(str, _capacities(built.platform))),
@@ -155,6 +156,7 @@ def run(built: Built, inputs: Sequence[Array], *, time_limit: float = 60.0, thre
                     stdout=printed,
                     stderr=subprocess.STDOUT,
                     timeout=time_limit + 10,
+                    pass_fds=[memory],
                     check=False,
                 )
                 status = process.returncode
@@ -254,33 +256,35 @@ def _check_input(tensor: Tensor, array: Array) -> None:
 
 
 @contextmanager
-def _scratch(size: int) -> Iterator[Path]:
-    """A folder for a run, in memory where there is room."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > size + (64 << 20)
-    with tempfile.TemporaryDirectory(prefix="vnpu-", dir=memory if roomy else None) as folder:
-        yield Path(folder)
+def _shared(tensors: Sequence[Tensor]) -> Iterator[int]:
+    """Memory that another process can map, gone with the last process that uses it; gives each tensor its view.
 
-
-def _fill(path: Path, tensors: Sequence[Tensor], given: Mapping[int, Array], outputs: Collection[int]) -> None:
-    """Lays out the file: inputs as given, outputs and workspaces poisoned."""
-    offset = 0
+    Returns:
+        The file descriptor.
+    """
+    size = 0
     for tensor in tensors:
-        tensor.offset = offset
-        offset += tensor.pages
-    with path.open("wb") as file:
-        file.truncate(max(offset, PAGE))
+        tensor.offset = size
+        size += tensor.pages
+    file = os.memfd_create("vnpu")
+    try:
+        os.ftruncate(file, size + PAGE)  # not empty, even if all tensors are
+        memory = np.frombuffer(mmap.mmap(file, size + PAGE), np.uint8)
+        for tensor in tensors:
+            end = tensor.offset + tensor.pages
+            tensor.view = memory[end - tensor.bytes : end].view(tensor.dtype).reshape(tensor.shape)
+        yield file
+    finally:
+        os.close(file)
+
+
+def _fill(tensors: Sequence[Tensor], given: Mapping[int, Array], outputs: Collection[int]) -> None:
+    """Inputs as given, outputs and workspaces poisoned."""
     for number, tensor in enumerate(tensors):
-        start = tensor.offset + tensor.pages - tensor.bytes
-        if tensor.bytes == 0:
-            tensor.view = np.empty(tensor.shape, tensor.dtype)
-            continue
-        raw = np.memmap(path, np.uint8, "r+", start, (tensor.bytes,))
-        tensor.view = raw.view(tensor.dtype).reshape(tensor.shape)
         if number in given:
             tensor.view[...] = given[number]
         else:
-            raw[:] = _blank(tensor, OUTPUT if number in outputs else WORKSPACE)
+            tensor.view.reshape(-1).view(np.uint8)[...] = _blank(tensor, OUTPUT if number in outputs else WORKSPACE)
 
 
 def _blank(tensor: Tensor, poison: int) -> Array:

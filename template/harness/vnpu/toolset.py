@@ -1,13 +1,15 @@
 """The C++ compiler of this machine and a cache of what it made.
 
 Reusable by every tool that builds the generated code in its own way: a `Profile` says what is included and defined,
-`library` and `program` return built files, from the user's cache where nothing changed.
+`library` and `program` return built files, from the user's cache where nothing changed. Steps that take long are
+announced to the logger of this module.
 """
 
 from __future__ import annotations
 
 import fcntl
 import functools
+import logging
 import os
 import platform
 import shutil
@@ -20,6 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.compiler.cache import digest, user_cache
+
+log = logging.getLogger(__name__)
 
 LIMIT = 512 * 1024 * 1024  # bytes of built files kept; a precompiled header has about 17 MB, a kernel 0.2 MB
 TIME_LIMIT = 900.0  # seconds for one compilation; the first use of ziglang builds a C++ library, which takes a minute
@@ -169,6 +173,8 @@ def _examine(command: tuple[str, ...]) -> Cxx:
     cxx = Cxx(command, family, version, (*BASE_FLAGS, *FAMILY_FLAGS[family], *machine))
 
     def probe(target: Path) -> None:
+        if cxx.zig:
+            log.info("ziglang builds its C++ library (once, about a minute)")
         with tempfile.TemporaryDirectory(prefix="vnpu-") as scratch:
             source = Path(scratch, "probe.cpp")
             source.write_text(PROBE)
@@ -237,6 +243,7 @@ def _include_prelude(profile: Profile, cxx: Cxx) -> list[str]:
 
     def make(target: Path) -> None:
         precompile = ["-x", "c++-header", "-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp"]
+        log.info("precompiling the device headers (once)")
         options = [*precompile, *profile.options(), "-fvisibility=hidden", str(profile.prelude), "-o", str(target)]
         try:
             _call(cxx, options)
