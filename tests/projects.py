@@ -77,7 +77,7 @@ def update(project: Path, version: str | None = None, **options: Any) -> None:
 def run_copier(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs the command line; stdin is no terminal."""
     command = [sys.executable, "-m", "copier", *map(str, arguments)]
-    settings = {"capture_output": True, "text": True, "check": False, "timeout": 300, "stdin": subprocess.DEVNULL}
+    settings = {"capture_output": True, "text": True, "check": False, "timeout": 1200, "stdin": subprocess.DEVNULL}
     return subprocess.run(command, **(settings | options))
 
 

@@ -79,7 +79,7 @@ def test_a_fleet_that_was_killed_goes_on_where_it_stopped(released: Template, tm
         if line.startswith("[1/3]"):
             break
     running.send_signal(signal.SIGTERM)  # what is under way is finished
-    rest = running.communicate(timeout=300)[0]
+    rest = running.communicate(timeout=1200)[0]
     assert running.returncode == fleet.EXIT_INTERRUPTED
     states = [record["state"] for record in report(tmp_path).values()]
     assert states == ["updated"] * len(states)
