@@ -15,6 +15,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "template")]
 
+import harness.catalog  # noqa: E402
 import repository  # noqa: E402
 from harness.compiler.client import Compiler, Request, find_compiler  # noqa: E402
 from harness.compiler.lowered import Lowered  # noqa: E402
@@ -22,14 +23,15 @@ from harness.vnpu import toolset  # noqa: E402
 from harness.vnpu.build import build  # noqa: E402
 from harness.vnpu.run import run  # noqa: E402
 
+NAME = "measured"
 MATMUL = {"batch": 1, "M": 1024, "N": 1024, "K": 1024}
 ATTENTION = {"batch": 1, "heads": 12, "kv_heads": 12, "seq_q": 4096, "seq_kv": 4096, "head_dim": 128}
 
 
 def lower(compiler: Compiler, folder: Path, scenario: str, operator: str, arguments: dict[str, int]) -> Lowered:
-    answers = {"kernel_name": "bench", "scenario": scenario, "operator": operator}
+    answers = {"kernel_name": NAME, "scenario": scenario, "operator": operator}
     root = repository.render(folder / "template", folder / operator, answers)
-    return compiler.lower(Request(root / "src/bench/kernel.py", "bench", arguments, "pto", "A2"))
+    return compiler.lower(Request(root / "src" / NAME / "kernel.py", NAME, arguments, "pto", "A2"))
 
 
 def timed(action: Callable[[], Any], times: int = 1) -> float:
@@ -48,6 +50,7 @@ def report(what: str, seconds: float, bar: float) -> None:
 
 def main() -> None:
     rng = np.random.default_rng(0)
+    harness.catalog.PATH = repository.write_catalog(Path(tempfile.mkdtemp()) / "catalog.json")
     with find_compiler() as compiler, tempfile.TemporaryDirectory() as scratch:
         repository.copy_working_tree(Path(scratch) / "template")
         package = compiler.package
