@@ -7,6 +7,7 @@ import re
 import resource
 import subprocess
 import sys
+import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 
 import rule_kernels
 from harness.budget import Use
+from harness.compiler.client import Request, find_compiler
 from harness.compiler.lowered import Buffer
-from harness.rules import RULES, Context, Finding, check_project, check_source
+from harness.rules import RULES, Context, Finding, check_lowered, check_project, check_source, lowered
 from harness.rules.cli import apply
 from harness.rules.explain import SEPARATOR, Snippet, document, pages
 from harness.rules.formats import FORMATS, render
@@ -401,3 +403,91 @@ def test_the_picture_of_memories() -> None:
     assert text.count("axis full") == 1
     assert "16,384 without reuse" in text
     assert svg((), "nothing").startswith("<svg")
+
+
+GENERATED = """
+extern "C" __global__ AICORE void main_kernel(__gm__ uint8_t *A_handle_raw, uint64_t ffts_Addr) {
+  auto cid = get_block_idx();
+  tl::ascend_pto::TileUbDataND<float, 64, 128, 64, 128> c_ub;
+  TASSIGN(c_ub, 0);
+  auto vid = get_subblockid();
+#if defined(__DAV_C220_CUBE__)
+    tl::ascend_pto::set_flag_pipeline<PIPE_MTE1, PIPE_MTE2> (0);
+    tl::ascend_pto::set_flag_pipeline<PIPE_MTE1, PIPE_MTE2> (1);
+    int32_t trips;
+    if ((cid < 16)) {
+      trips = 4;
+    } else {
+      trips = 0;
+    }
+  for (int32_t k = 0; k < trips; ++k) {
+      tl::ascend_pto::wait_flag_pipeline<PIPE_MTE1, PIPE_MTE2> ((k % 2));
+      if ((k < LAST) && (vid == 0)) {
+        tl::ascend_pto::set_flag_pipeline<PIPE_MTE1, PIPE_MTE2> ((k % 2));
+      }
+    }
+    tl::ascend_pto::set_cross_flag<PIPE_FIX>(0, 2);
+#endif
+#if defined(__DAV_C220_VEC__)
+    tl::ascend_pto::wait_cross_flag(0);
+    for (int32_t i = 0; i < A.GetValue(0); ++i) {
+      TADDS(c_ub, c_ub, 1.0f);
+    }
+    set_flag(PIPE_MTE2, PIPE_V, EVENT_ID1);
+    wait_flag(PIPE_MTE2, PIPE_V, EVENT_ID1);
+#endif
+}
+
+extern "C" void call(uint8_t *A_handle, void *stream)
+"""
+
+
+def test_flags_are_counted() -> None:
+    """Over all iterations; what depends on data but holds no flag does not matter."""
+    right = lowered.count(GENERATED.replace("LAST", "2"), "C")
+    assert right == {("set", ("MTE1", "MTE2", i)): 2 for i in (0, 1)} | {
+        ("wait", ("MTE1", "MTE2", i)): 2 for i in (0, 1)
+    }
+    surplus = lowered.count(GENERATED.replace("LAST", "4"), "C")
+    assert surplus["set", ("MTE1", "MTE2", 0)] == 3
+    assert lowered.count(GENERATED, "V") == {("set", ("MTE2", "V", 1)): 1, ("wait", ("MTE2", "V", 1)): 1}
+    with pytest.raises(lowered.Unknown):
+        lowered.count(GENERATED.replace("LAST", "A.GetValue(0)"), "C")
+    with pytest.raises(lowered.Unknown):
+        lowered.count(GENERATED.replace("LAST", "4").replace("trips = 4", "trips = 1000000"), "C")
+
+
+L1 = """
+a_l1 = T.alloc_L1((2, block_M, block_K), dtype)
+b_l1 = T.alloc_L1((block_K, block_N), dtype)
+c_l0 = T.alloc_L0C((block_M, block_N), "float32")
+c_ub = T.alloc_ub((half, block_N), dtype)
+d_ub = T.alloc_ub((half, block_N), dtype)
+"""
+
+
+def lowered_kernel(id: str, snippet: Snippet) -> str:
+    if id == "TLA414":
+        body = snippet.text.replace("for i, j", "for i, k").replace("[j, i]", "[k, i]").replace("[i, j]", "[i, k]")
+        return rule_kernels.build("vector", body=body)
+    text = snippet.text.replace("bx * block_M, k * block_K", "cid * block_M, 0")
+    cube = rule_kernels.EXPERT.split("#<cube>\n")[1].split("            #</cube>")[0]
+    cube = textwrap.dedent(cube).replace("T.copy(A[cid * block_M, 0], a_l1)\n", textwrap.indent(text, "    ").lstrip())
+    return rule_kernels.build("expert", cube=cube.replace("T.gemm_v0(a_l1", "T.gemm_v0(a_l1[0, :, :]"), buffers=L1)
+
+
+@pytest.mark.ladder
+@pytest.mark.parametrize(("id", "snippet"), [(id, s) for id, s in SNIPPETS if s.base == "lowered"])
+def test_pages_of_generated_code(id: str, snippet: Snippet, compiler: None, tmp_path: Path) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(lowered_kernel(id, snippet), encoding="utf-8")
+    base = "vector" if id == "TLA414" else "expert"
+    assert ids(check_source(path, rule_kernels.context(base))) == []
+    arguments = {"M": 128, "N": 256} if base == "vector" else {"M": 128}
+    with find_compiler() as opened:
+        kernel = opened.lower(Request(path, "kernel", arguments, "pto", "A2"))
+    found = check_lowered(kernel, path, rule_kernels.context(base))
+    assert ids(found) == ([id] if snippet.kind == "wrong" else [])
+    if found:
+        line = path.read_text().splitlines()[found[0].line - 1]
+        assert "for " in line or "flag" in line
