@@ -9,21 +9,25 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+import repository
 import rule_kernels
+from harness import project as projects
 from harness.budget import Use
 from harness.compiler.client import Request, find_compiler
 from harness.compiler.lowered import Buffer
 from harness.rules import RULES, Context, Finding, check_lowered, check_project, check_source, lowered
-from harness.rules.cli import apply
+from harness.rules.cli import apply, context_of
 from harness.rules.explain import SEPARATOR, Snippet, document, pages
 from harness.rules.formats import FORMATS, render
 from harness.rules.picture import lanes, svg
+from repository import Starter
 
 ROOT = Path(__file__).parent.parent
 SNIPPETS = [(id, snippet) for id, page in pages().items() for snippet in page.snippets]
@@ -491,3 +495,15 @@ def test_pages_of_generated_code(id: str, snippet: Snippet, compiler: None, tmp_
     if found:
         line = path.read_text().splitlines()[found[0].line - 1]
         assert "for " in line or "flag" in line
+
+
+@pytest.mark.render
+@pytest.mark.parametrize("era", ["0.1.4", "strict-scope"])
+@pytest.mark.parametrize("starter", list(repository.starters()), ids=str)
+def test_starters_break_no_rule(starter: Starter, era: str, package: Callable[..., Path]) -> None:
+    """Whatever the package is for: element type, compiler era, chip."""
+    for platform in ("A2", "A5") if era == "0.1.4" else ("A3",):
+        root = package(**starter.answers, compiler_era=era, platform=platform)
+        context = replace(context_of(projects.load(root)), catalog=rule_kernels.context("vector").catalog)
+        found = check_project(root, context)
+        assert found == [], "\n".join(f"{f.path.name}:{f.line}: {f.rule} {f.message}" for f in found)
