@@ -15,7 +15,6 @@ import libcst as cst
 from harness.convert.syntax import (
     Block,
     Statement,
-    Trial,
     body_of,
     call_in,
     code,
@@ -25,13 +24,12 @@ from harness.convert.syntax import (
     map_blocks,
     parse,
     prepend,
-    same,
     statement,
     walk,
     with_body,
 )
 from harness.rules.cores import core
-from harness.rules.model import Kernel, Module
+from harness.rules.model import Kernel, Module, Trial, same
 from harness.rules.threads import RESIZED
 
 

@@ -16,11 +16,10 @@ from harness.convert.syntax import (
     map_blocks,
     prepend,
     remark,
-    same,
     statement,
     with_body,
 )
-from harness.rules.model import Kernel, Module
+from harness.rules.model import Kernel, Module, same
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator
 
 from harness.rules.cores import core, crosses_on_chip
-from harness.rules.model import SWITCH_STRINGS, SWITCHES, Evaluator
+from harness.rules.model import SWITCH_STRINGS, SWITCHES, Evaluator, same
 from harness.rules.registry import Edit, Hit, View, insert_after, replace, rule
 
 SPELLED = {name: key for key, name in SWITCHES.items()}
@@ -220,6 +220,56 @@ def not_decorated(view: View) -> Iterator[Hit]:
     if view.factory.decorator is None:
         message = f"{view.factory.name} builds a prim_func but has no @tilelang.jit"
         yield Hit(view.factory.node, message, "decorate it with @tilelang.jit(out_idx=[…], pass_configs=pass_configs)")
+
+
+@rule(
+    "TLA113", "workspace-slot", "Each core has its own slot of a workspace: reader and writer must mean the same one."
+)
+def workspace_slot(view: View) -> Iterator[Hit]:
+    spaces, kernel = listed(view, "workspace_idx"), view.kernel
+    fixed = {name: 0 for launch in kernel.launches for name in launch.targets[1:]}  # vid: both halves of one slot
+    cores = {name for launch in kernel.launches for name in launch.targets[:1]}
+    grids = [a for launch in kernel.launches for a in launch.call.args[:1]]
+    for parameter in (p for p in kernel.parameters if p.name in spaces):
+        slots: dict[str, list[ast.expr]] = {"writes": [], "reads": []}
+        for part, found in slots.items():
+            for operation in kernel.named("T.copy"):
+                for operand in getattr(operation, part):
+                    index = _first_index(operand.node) if operand.name == parameter.name else None
+                    loops = {name for frame in operation.loops for name in frame.targets}
+                    used = _names(view, index) if index is not None else loops
+                    if index is not None and used & cores and not used & loops:
+                        found.append(index)
+        for read in slots["reads"]:
+            if slots["writes"] and not any(same(view.module, kernel.scope, read, w, **fixed) for w in slots["writes"]):
+                message = (
+                    f"{parameter.name}[{ast.unparse(read)}] is read, [{ast.unparse(slots['writes'][0])}] is written"
+                )
+                yield Hit(read, message, "use one index on both sides, cid where every core has a slot")
+        sizes = view.value(parameter.shape[0]) if parameter.shape else None, view.value(grids[0]) if grids else None
+        by_core = any(isinstance(w, ast.Name) and w.id in cores for w in slots["writes"])
+        if by_core and isinstance(sizes[0], int) and isinstance(sizes[1], int) and sizes[0] < sizes[1]:
+            note = view.note(*(parameter.shape or ())[:1], *grids)
+            message = f"{parameter.name} has {sizes[0]} slots for {sizes[1]} cores{note}"
+            yield Hit(parameter.node, message, "give it as many slots as the grid has cores")
+
+
+def _names(view: View, node: ast.expr, depth: int = 0) -> set[str]:
+    """Names that an expression rests on, also behind names."""
+    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    for name in list(found) if depth < 5 else ():
+        bound, _, is_default = view.kernel.scope.lookup(name)
+        if bound is not None and not is_default:
+            found |= _names(view, bound, depth + 1)
+    return found
+
+
+def _first_index(node: ast.expr) -> ast.expr | None:
+    """The first index of ``a[i, j]``; None for a slice or a whole tensor."""
+    if not isinstance(node, ast.Subscript):
+        return None
+    index = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+    return None if isinstance(index, ast.Slice) else index
 
 
 @rule("TLA120", "launch-variables", "threads= decides whether the launch yields (cid) or (cid, vid).")

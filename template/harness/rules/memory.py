@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.catalog import MEMORIES
 from harness.rules.cores import CUBE
-from harness.rules.model import ITEMSIZE, Buffer, Operand, Operation
+from harness.rules.model import ITEMSIZE, Buffer, Frame, Operand, Operation
 from harness.rules.registry import Hit, View, rule
 
 _NAMES = """add sub mul div max min exp ln abs reciprocal sqrt rsqrt relu leaky_relu axpy sin cos sigmoid silu
@@ -297,3 +297,47 @@ def parallel_extent(view: View) -> Iterator[Hit]:
                     message = f"T.Parallel runs {part.id} to {extent}, but {buffer.name} is {buffer.shape}"  # type: ignore[attr-defined]
                     note = view.note(extents[part.id], *buffer.shape_nodes)  # type: ignore[attr-defined]
                     yield Hit(node, message + note, f"use the buffer's size, {size}")
+
+
+@rule(
+    "TLA415",
+    "tail-padding",
+    "Beyond the edge of a tensor a tile holds 0, which is the largest of negative numbers.",
+    package=True,
+)
+def tail_padding(view: View) -> Iterator[Hit]:
+    operations = view.kernel.operations
+    for reduction in view.kernel.named("T.reduce_max", "T.reduce_min"):
+        sources = {operand.name for operand in reduction.reads[:1]}
+        moves = [op for op in operations if op.name in ("T.copy", "T.tile.cast") and op.index < reduction.index]
+        for move in reversed(moves):  # back through casts and copies on the chip
+            if {o.name for o in move.writes} & sources:
+                sources |= {o.name for o in move.reads if o.name in view.kernel.buffers}
+        for load in moves:
+            from_tensor = load.reads and load.reads[0].name not in view.kernel.buffers
+            if not from_tensor or "pad_value" in load.keywords or not {o.name for o in load.writes} & sources:
+                continue
+            loop = next((f for f in load.loops if _runs_past(view, f, load.reads[0].node)), None)
+            if loop is not None:
+                neutral = "-T.infinity(dtype)" if reduction.name == "T.reduce_max" else "T.infinity(dtype)"
+                line = getattr(reduction.node, "lineno", 0)
+                message = f"{reduction.name} (line {line}) takes the zeros behind the last column for values"
+                yield Hit(load.node, message, f"add pad_value={neutral} to this copy")
+
+
+def _runs_past(view: View, loop: Frame, tensor: ast.expr) -> bool:
+    """Whether the loop rounds up and its variable chooses the last dimension of the copied region."""
+    if not isinstance(tensor, ast.Subscript) or not isinstance(loop.node, ast.For):
+        return False
+    last = tensor.slice.elts[-1] if isinstance(tensor.slice, ast.Tuple) else tensor.slice
+    used = {n.id for n in ast.walk(last) if isinstance(n, ast.Name)}
+    pending, rounds_up = [loop.node.iter], False
+    while pending:
+        for part in ast.walk(pending.pop()):
+            if isinstance(part, ast.Call) and view.module.resolve(part.func) == "T.ceildiv":
+                values = [view.exact(argument) for argument in part.args]
+                rounds_up |= not (all(isinstance(v, int) and v for v in values) and values[0] % values[1] == 0)
+            elif isinstance(part, ast.Name):
+                bound, _, is_default = view.kernel.scope.lookup(part.id)
+                pending += [bound] if bound is not None and not is_default else []
+    return rounds_up and bool(used & set(loop.targets))
