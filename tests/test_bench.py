@@ -190,9 +190,9 @@ def npu(package: Render, tmp_path: Path) -> Run:
             "ASCEND_HOME_PATH": str(tmp_path / "cann"),
             "COLUMNS": "200",
         }
-        return run_harness(
-            root, "bench", "--device", "npu", "--no-pictures", *arguments, timeout=600, **settings | environment
-        )
+        small = () if "--case" in arguments else ("--case", "l0-64x1024")
+        words = ("bench", "--device", "npu", "--no-pictures", *small, *arguments)
+        return run_harness(root, *words, timeout=600, **settings | environment)
 
     return run
 
