@@ -89,6 +89,7 @@ def add_cxx(project: Path, python: Path, harness: Path) -> None:
     Raises:
         EnvironmentProblem: There is none, and it could not be installed.
     """
+    python = python.absolute()  # the command runs in another folder
     found = _run([str(python), "-c", "from harness.vnpu.build import find_cxx; find_cxx()"], cwd=harness)
     if found.returncode:
         with step("installing a C++ compiler for the virtual NPU (no clang++ here)"):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,9 +23,11 @@ _scratch = tempfile.TemporaryDirectory(prefix="template-tests-")
 
 
 def pytest_configure() -> None:
-    """Points the harness under test to the whole catalog before any test module imports it."""
+    """Points the harness under test to the whole catalog before any test module imports it; undoes what a shell set."""
     import harness.catalog
 
+    # A shell's background job ignores SIGINT, and so would every process whose interruption is tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     harness.catalog.PATH = repository.write_catalog(Path(_scratch.name) / "catalog.json")
 
 
@@ -85,15 +90,20 @@ Render = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def package(tmp_path_factory: pytest.TempPathFactory, plain_template: Path) -> Render:
-    """Renders a package with the given answers, once per session for the same answers: do not change it."""
-    rendered: dict[str, Path] = {}
+    """Renders a package with the given answers, once per run of all workers for the same answers: do not change it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "packages"
+    shared.mkdir(exist_ok=True)
 
     def make(**answers: Any) -> Path:
-        key = repr(sorted(answers.items()))
-        if key not in rendered:
-            destination = tmp_path_factory.mktemp("package") / str(answers.get("kernel_name", "softmax"))
-            rendered[key] = repository.render(plain_template, destination, answers)
-        return rendered[key]
+        folder = shared / hashlib.sha256(repr(sorted(answers.items())).encode()).hexdigest()[:16]
+        name = str(answers.get("kernel_name", "softmax"))
+        if not folder.exists():
+            scratch = tmp_path_factory.mktemp("package")
+            repository.render(plain_template, scratch / name, answers)
+            with contextlib.suppress(OSError):  # another worker was faster
+                scratch.rename(folder)
+        return folder / name
 
     return make
 

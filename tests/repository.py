@@ -75,6 +75,14 @@ def starters() -> Iterator[Starter]:
                 yield Starter(scenario, operator, dtype)
 
 
+def operators() -> list[Starter]:
+    """One starter for each operator: in its default element type, which is its first."""
+    found: dict[tuple[str, str], Starter] = {}
+    for starter in starters():
+        found.setdefault((starter.scenario, starter.operator), starter)
+    return list(found.values())
+
+
 def write_catalog(path: Path) -> Path:
     """Writes the whole catalog as a package carries its part of it."""
     path.write_text(json.dumps(catalog()), encoding="utf-8")

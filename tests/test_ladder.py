@@ -19,8 +19,7 @@ from repository import NAME, Starter
 pytestmark = [pytest.mark.ladder, pytest.mark.usefixtures("compiler")]
 
 STARTERS = list(repository.starters())
-# The first element type of an operator is its default, and stands for it where one run per operator is enough.
-OPERATORS = list({(starter.scenario, starter.operator): starter for starter in reversed(STARTERS)}.values())[::-1]
+OPERATORS = repository.operators()  # where one run per operator is enough
 Package = Callable[..., Path]
 
 

@@ -22,8 +22,7 @@ from repository import NAME, Starter
 pytestmark = pytest.mark.render
 
 STARTERS = list(repository.starters())
-# Each operator in its default element type.
-OPERATORS = list({(starter.scenario, starter.operator): starter for starter in reversed(STARTERS)}.values())[::-1]
+OPERATORS = repository.operators()
 OPTIONS: dict[str, list[Any]] = {
     "platform": ["A2", "A3", "A5"],
     "backend": ["ascendc", "pto"],

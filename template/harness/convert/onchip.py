@@ -152,7 +152,9 @@ class _OnChip:
                 continue
             first = buffer.shape_nodes[0] if buffer.shape_nodes else None
             node = first
-            while isinstance(node, ast.Name):
+            followed: set[str] = set()  # a name may be bound to itself
+            while isinstance(node, ast.Name) and node.id not in followed:
+                followed.add(node.id)
                 bound, _, is_default = self.kernel.scope.lookup(node.id)
                 if bound is None or is_default:
                     break
