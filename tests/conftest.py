@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import harness.catalog
+import harness.project
 import projects
 import repository
+from harness.compiler.client import CompilerError, Request, find_compiler
+from harness.ladder import Ladder, is_basic
+from harness.spec import Case
 
 _scratch = tempfile.TemporaryDirectory(prefix="template-tests-")
 
 
 def pytest_configure() -> None:
     """Points the harness under test to the whole catalog before any test module imports it; undoes what a shell set."""
-    import harness.catalog
-
     # A shell's background job ignores SIGINT, and so would every process whose interruption is tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     harness.catalog.PATH = repository.write_catalog(Path(_scratch.name) / "catalog.json")
@@ -120,6 +124,41 @@ def compiler(package: Render) -> None:
         done = run_harness(root, "toolchain", "install", timeout=1200)
     if done.returncode:
         pytest.fail(f"no TileLang-Ascend compiler could be reached or installed:\n{done.stdout}{done.stderr}", False)
+
+
+Lower = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def lower(compiler: None) -> Iterator[Lower]:
+    """Lowers a package's cases ahead, all in one compiler: a check of its own then finds them in the cache.
+
+    A compiler takes seconds to start. What it refuses is left for the check to report.
+    """
+    with find_compiler() as opened:
+
+        def ahead(root: Path, select: Callable[[Case], bool] = is_basic, targets: Sequence[str] = ()) -> None:
+            with foreign_modules(), contextlib.suppress(CompilerError, harness.project.ProjectError):
+                project = harness.project.load(root)
+                for _, arguments in Ladder(project, select=select).problems:
+                    for target in targets or project.targets:
+                        opened.lower(Request(project.kernel, project.name, arguments, target, project.platform))
+
+        yield ahead
+
+
+@contextlib.contextmanager
+def foreign_modules() -> Iterator[None]:
+    """What is imported within is forgotten afterwards: packages and specs bear the same names."""
+    path, modules = list(sys.path), set(sys.modules)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            if name.split(".")[0] in (repository.NAME, "spec"):
+                del sys.modules[name]
 
 
 def run_harness(

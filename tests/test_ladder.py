@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import repository
-from conftest import run_harness
+from conftest import Lower, run_harness
 from repository import NAME, Starter
 
 pytestmark = [pytest.mark.ladder, pytest.mark.usefixtures("compiler")]
@@ -23,12 +23,14 @@ OPERATORS = repository.operators()  # where one run per operator is enough
 Package = Callable[..., Path]
 
 
-def climb(root: Path, *arguments: str) -> dict[str, dict[str, Any]]:
-    """Runs ``check --json``; returns the rungs by name.
+def climb(root: Path, *arguments: str, ahead: Lower | None = None) -> dict[str, dict[str, Any]]:
+    """Runs ``check --json``, with its cases lowered ahead or not; returns the rungs by name.
 
     Raises:
         AssertionError: Exit status other than 0, with what the rungs say.
     """
+    if ahead:
+        ahead(root)
     done = run_harness(root, "check", "--json", *arguments)
     try:
         rungs = {rung["rung"]: rung for rung in json.loads(done.stdout)["rungs"]}
@@ -44,34 +46,35 @@ def climb(root: Path, *arguments: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("starter", STARTERS, ids=str)
-def test_climbs_to_simulated(package: Package, starter: Starter) -> None:
-    rungs = climb(package(**starter.answers), "--require", "simulated")
+def test_climbs_to_simulated(package: Package, lower: Lower, starter: Starter) -> None:
+    rungs = climb(package(**starter.answers), "--require", "simulated", ahead=lower)
     assert [name for name in ("parsed", "conventions", "lowered", "budget") if rungs[name]["status"] != "passed"] == []
     assert rungs["lowered"]["data"]["compiler"]
 
 
 @pytest.mark.parametrize("starter", OPERATORS, ids=str)
-def test_a5_lowers_and_fits(package: Package, starter: Starter) -> None:
+def test_a5_lowers_and_fits(package: Package, lower: Lower, starter: Starter) -> None:
     record = repository.catalog()["operators"][starter.scenario][starter.operator]
     if "A5" not in record["platforms"]:
         pytest.skip("not offered for A5")
-    climb(package(**starter.answers, platform="A5"), "--require", "budget")
+    climb(package(**starter.answers, platform="A5"), "--require", "budget", ahead=lower)
 
 
 @pytest.mark.parametrize("starter", OPERATORS, ids=str)
-def test_other_exchange_climbs_to_simulated(package: Package, starter: Starter) -> None:
+def test_other_exchange_climbs_to_simulated(package: Package, lower: Lower, starter: Starter) -> None:
     record = repository.catalog()["operators"][starter.scenario][starter.operator]
     others = record.get("cv_exchange", [""])[1:]
     if not others:
         pytest.skip("one form only")
     for exchange in others:
-        climb(package(**starter.answers, cv_exchange=exchange), "--require", "simulated")
+        climb(package(**starter.answers, cv_exchange=exchange), "--require", "simulated", ahead=lower)
 
 
 @pytest.mark.parametrize("starter", OPERATORS, ids=str)
-def test_all_levels(package: Package, starter: Starter) -> None:
+def test_all_levels(package: Package, lower: Lower, starter: Starter) -> None:
     """The generated tests, nightly ones left out, on the virtual NPU."""
     root = package(**starter.answers)
+    lower(root, lambda case: not case.nightly, ["pto"])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "virtual"]
     done = subprocess.run(command, cwd=root, env=clean_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

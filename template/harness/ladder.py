@@ -69,6 +69,11 @@ class _NotRun(Exception):
 Passed = tuple[str, Sequence[str], dict[str, Any]]  # summary, details, figures
 
 
+def is_basic(case: Case) -> bool:
+    """Whether ``check`` uses a case: level 0, but not those for the night."""
+    return case.level == "l0" and not case.nightly
+
+
 class Ladder:
     """Climbs the ladder for one package.
 
@@ -83,7 +88,7 @@ class Ladder:
         self,
         project: Project,
         *,
-        select: Callable[[Case], bool] = lambda case: case.level == "l0" and not case.nightly,
+        select: Callable[[Case], bool] = is_basic,
         gate: str = "current",
         progress: Callable[[str], None] = lambda line: None,
     ) -> None:

@@ -133,7 +133,7 @@ def load(root: Path | None = None) -> Project:
     Raises:
         ProjectError: The file is missing or damaged.
     """
-    root = root or Path(__file__).resolve().parent.parent
+    root = (root or Path(__file__).parent.parent).resolve()
     path = root / "harness" / "project.toml"
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
