@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
-import importlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import harness.catalog
-import harness.project
+import lowering
 import projects
 import repository
-from harness.compiler.client import CompilerError, Request, find_compiler
-from harness.ladder import Ladder, is_basic
-from harness.spec import Case
+from harness.compiler.client import find_compiler
 
 _scratch = tempfile.TemporaryDirectory(prefix="template-tests-")
 
@@ -131,34 +129,9 @@ Lower = Callable[..., None]
 
 @pytest.fixture(scope="session")
 def lower(compiler: None) -> Iterator[Lower]:
-    """Lowers a package's cases ahead, all in one compiler: a check of its own then finds them in the cache.
-
-    A compiler takes seconds to start. What it refuses is left for the check to report.
-    """
+    """`lowering.ahead`, with a compiler for the whole session."""
     with find_compiler() as opened:
-
-        def ahead(root: Path, select: Callable[[Case], bool] = is_basic, targets: Sequence[str] = ()) -> None:
-            with foreign_modules(), contextlib.suppress(CompilerError, harness.project.ProjectError):
-                project = harness.project.load(root)
-                for _, arguments in Ladder(project, select=select).problems:
-                    for target in targets or project.targets:
-                        opened.lower(Request(project.kernel, project.name, arguments, target, project.platform))
-
-        yield ahead
-
-
-@contextlib.contextmanager
-def foreign_modules() -> Iterator[None]:
-    """What is imported within is forgotten afterwards: packages and specs bear the same names."""
-    path, modules = list(sys.path), set(sys.modules)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path[:] = path
-        for name in set(sys.modules) - modules:
-            if name.split(".")[0] in (repository.NAME, "spec"):
-                del sys.modules[name]
+        yield functools.partial(lowering.ahead, opened)
 
 
 def run_harness(
