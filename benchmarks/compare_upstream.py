@@ -9,11 +9,9 @@ C++ compiler. Times are the virtual clock's, without launch.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +20,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "template"), str(ROOT / "tests")]
 
+import harness.project  # noqa: E402
 import repository  # noqa: E402
 from harness import catalog  # noqa: E402
-from harness.clock import ClockError, Estimate, Extra, estimate  # noqa: E402
-from harness.compiler.client import Compiler, CompilerError, Request, find_compiler  # noqa: E402
+from harness.budget import budget  # noqa: E402
+from harness.clock import ClockError, Extra, estimate  # noqa: E402
+from harness.clock.model import PIPES  # noqa: E402
+from harness.compiler.client import Compiler, CompilerError, Lowered, Request, find_compiler  # noqa: E402
+from harness.execution import make_inputs  # noqa: E402
+from harness.ladder import is_basic  # noqa: E402
 from harness.spec import Work  # noqa: E402
+from lowering import foreign_modules  # noqa: E402
 from upstream import Repository, extract  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "upstream-comparison.md"
@@ -119,57 +123,88 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
 
 
 @dataclass(frozen=True)
+class Side:
+    """What one kernel costs.
+
+    Attributes:
+        microseconds: Estimated time without launch.
+        pipe: The busiest pipe of the core that has it, as ``vector V``.
+        count: Instructions that this pipe executes on one core, over all rounds of the grid.
+        memory: Bytes used of each on-chip memory.
+        limit: What limits the kernel, in words.
+    """
+
+    microseconds: float
+    pipe: str
+    count: int
+    memory: Mapping[str, int]
+    limit: str
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """One starter. ``upstream`` maps examples to microseconds, or to why there is no estimate."""
+    """One starter. ``upstream`` maps examples to their costs, or to why there are none."""
 
     name: str
     dtype: str
     shape: str
-    microseconds: float
-    limit: str
-    upstream: Mapping[str, float | str]
+    ours: Side
+    upstream: Mapping[str, Side | str]
 
     @property
-    def ratio(self) -> float | None:
-        times = [time for time in self.upstream.values() if isinstance(time, float)]
-        return self.microseconds / min(times) if times else None
+    def best(self) -> Side | None:
+        sides = [side for side in self.upstream.values() if isinstance(side, Side)]
+        return min(sides, key=lambda side: side.microseconds, default=None)
 
 
 def compare(name: str, repo: Repository, compiler: Compiler, scratch: Path) -> Comparison:
     scenario, operator = name.split("/")
     examples = EXAMPLES.get(name, ())
-    record = repository.catalog()["operators"][scenario][operator]
-    wanted = examples[0].dtype if examples else record["dtypes"][0]
-    dtype = wanted if wanted in record["dtypes"] else record["dtypes"][0]
-    row = starter(scenario, operator, dtype, scratch)
-    found: dict[str, float | str] = {}
+    dtypes = repository.catalog()["operators"][scenario][operator]["dtypes"]
+    dtype = examples[0].dtype if examples and examples[0].dtype in dtypes else dtypes[0]
+    answers = {"kernel_name": repository.NAME, "scenario": scenario, "operator": operator, "dtype": dtype}
+    root = repository.render(ROOT, scratch / scenario / operator, answers)
+    with foreign_modules():
+        project = harness.project.load(root)
+        spec = project.spec()
+        case = next(case for case in spec.cases if is_basic(case))
+        work = spec.work(case)
+        arguments = project.check_inputs()(*make_inputs(spec, case), device="cpu", **case.options)
+    ours = lowered_side(compiler.lower(Request(project.kernel, project.name, arguments, "pto", "A2")), work, compiler)
+    found: dict[str, Side | str] = {}
     for example in examples:
         try:
-            lowered = lower(example, row["shape"], dtype, repo, compiler, scratch)
-            found[example.path] = pipes(estimate_of(lowered, row, compiler))
+            lowered = lower(example, case.shape, dtype, repo, compiler, scratch)
+            found[example.path] = lowered_side(lowered, work, compiler)
         except (ClockError, CompilerError) as error:
             found[example.path] = str(error).splitlines()[0]
-    details = row["details"]
-    sizes = ", ".join(f"{k}={v}" for k, v in row["shape"].items() if isinstance(v, int) and not isinstance(v, bool))
-    time = max(details["pipes_us"], details["memory_us"])
-    return Comparison(name, dtype, sizes, time, details["limit"], found)
+    sizes = ", ".join(f"{k}={v}" for k, v in case.shape.items() if isinstance(v, int) and not isinstance(v, bool))
+    return Comparison(name, dtype, sizes, ours, found)
 
 
-def starter(scenario: str, operator: str, dtype: str, scratch: Path) -> dict[str, Any]:
-    """The estimate of a starter's default case: a row of ``bench --json``."""
-    answers = {"kernel_name": f"{operator}_kernel", "scenario": scenario, "operator": operator, "dtype": dtype}
-    root = repository.render(ROOT, scratch / scenario / operator, answers)
-    command = [sys.executable, "-m", "harness", "bench", "--json", "--device", "virtual"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": ""})
-    if done.returncode:
-        raise SystemExit(f"{scenario}/{operator}: {done.stderr.strip()[-2000:]}")
-    row: dict[str, Any] = json.loads(done.stdout)["rows"][0]
-    return row
+def lowered_side(lowered: Lowered, work: Work, compiler: Compiler) -> Side:
+    found = estimate(lowered, compiler.package, work=work, platform="A2", backend="ascendc", extra=Extra())
+    assert found.trace is not None, "estimates carry their trace"
+    core, pipe = max(
+        ((core, pipe) for core, shares in found.busy.items() for pipe in shares),
+        key=lambda item: found.busy[item[0]][item[1]],
+    )
+    rows = found.trace.timeline
+    of_pipe = rows[rows["pipe"] == PIPES.index(pipe)]
+    counts = Counter(int(role) for role in of_pipe["role"] if (role == 0) == (core == "cube"))
+    rounds = -(-found.blocks // found.cores)
+    return Side(
+        microseconds=max(found.pipes_us, found.memory_us),
+        pipe=f"{core} {pipe}",
+        count=max(counts.values(), default=0) * rounds,
+        memory={use.memory: use.used for use in budget(lowered, catalog.load(), "A2")},
+        limit=found.limit,
+    )
 
 
 def lower(
     example: Example, sizes: Mapping[str, Any], dtype: str, repo: Repository, compiler: Compiler, scratch: Path
-) -> Any:
+) -> Lowered:
     shape = {name: sizes[name] for name in example.shape}
     source = extract(repo.read(example.path), example.factory)
     heading = "".join(f"{name} = {shape[name]}\n" for name in example.defines)
@@ -188,37 +223,53 @@ def _without(source: str, names: tuple[str, ...]) -> str:
     return "".join(line for line in lines if not line.startswith(drop))
 
 
-def estimate_of(lowered: Any, row: Mapping[str, Any], compiler: Compiler) -> Estimate:
-    work = Work(flops=row["flops"], bytes=row["bytes"])
-    return estimate(lowered, compiler.package, work=work, platform="A2", backend="ascendc", extra=Extra())
-
-
-def pipes(found: Estimate) -> float:
-    return max(found.pipes_us, found.memory_us)
-
-
 def document(comparisons: list[Comparison], repo: Repository, version: str) -> str:
     rows = [
-        "| starter | problem | µs | upstream's best µs | ratio | limited by |",
-        "| --- | --- | ---: | ---: | ---: | --- |",
+        "| starter | problem | µs | upstream's | ratio | busiest pipe: instructions | upstream's | on-chip KiB "
+        "| upstream's |",
+        "| --- | --- | ---: | ---: | ---: | --- | --- | --- | --- |",
     ]
-    notes = []
+    notes, limits = [], []
     for c in comparisons:
-        times = {path: time for path, time in c.upstream.items() if isinstance(time, float)}
-        best = f"{min(times.values()):.1f}" if times else "–"
-        ratio = f"{c.ratio:.2f}" if c.ratio is not None else "–"
-        rows.append(f"| {c.name} | {c.dtype}, {c.shape} | {c.microseconds:.1f} | {best} | {ratio} | {c.limit} |")
-        notes += [f"- {c.name}: `{path}`: {time}" for path, time in c.upstream.items() if isinstance(time, str)]
+        best = c.best
+        cells = [c.name, f"{c.dtype}, {c.shape}", f"{c.ours.microseconds:.1f}"]
+        if best is None:
+            cells += ["–", "–", instructions(c.ours), "–", kibibytes(c.ours), "–"]
+        else:
+            cells += [f"{best.microseconds:.1f}", f"{c.ours.microseconds / best.microseconds:.2f}"]
+            cells += [instructions(c.ours), instructions(best), kibibytes(c.ours), kibibytes(best)]
+        rows.append(f"| {' | '.join(cells)} |")
+        limits.append(f"- {c.name}: {c.ours.limit}")
+        for path, side in c.upstream.items():
+            notes.append(f"- {c.name}: `{path}`" + (f": {side}" if isinstance(side, str) else ""))
     return f"""# The starters against upstream's examples
 
 Generated by `benchmarks/compare_upstream.py` with TileLang-Ascend {version} and tilelang-ascend {repo.revision()}:
-estimates of the virtual clock (docs/clock-validation.md says what they are worth) for an Ascend 910B1, launch left out,
-both sides costed for the ascendc backend. Differences below 5 % mean nothing.
+estimates of the virtual clock ([what they are worth](clock-validation.md)) for an Ascend 910B1 from the pto backend's
+code, launch left out. Differences below 5 % mean nothing. Instructions are those of the busiest pipe of one core over
+all its rounds; on-chip memory is what the compiler's allocation reaches to.
 
 {chr(10).join(rows)}
 
+Compared with:
+
 {chr(10).join(notes)}
-"""
+
+What limits the starters:
+
+{chr(10).join(limits)}
+{READING}"""
+
+
+READING = ""
+
+
+def instructions(side: Side) -> str:
+    return f"{side.pipe}: {side.count:,}"
+
+
+def kibibytes(side: Side) -> str:
+    return ", ".join(f"{memory} {used / 1024:.0f}" for memory, used in side.memory.items())
 
 
 def names(only: list[str] | None) -> Iterator[str]:

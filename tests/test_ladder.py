@@ -109,3 +109,21 @@ def test_copier_makes_and_checks_a_package(git_template: Path, tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
     assert "simulated" in done.stdout
     climb(tmp_path / "softmax", "--require", "simulated")
+
+
+@pytest.mark.network
+def test_ziglang_serves_where_no_cxx_is_on_the_path(package: Package, lower: Lower, tmp_path: Path) -> None:
+    root = package(kernel_name=NAME, scenario="vector", operator="custom")
+    lower(root)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(tmp_path / "zig"), "ziglang"]
+    subprocess.run(command, check=True, timeout=300)
+    (tmp_path / "bin").mkdir()
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_harness(root, *arguments, PATH=str(tmp_path / "bin"), PYTHONPATH=str(tmp_path / "zig"), CXX="")
+
+    shown = run("doctor")
+    assert "zig" in shown.stdout, shown.stdout
+    done = run("check", "--require", "simulated")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "right on the virtual NPU" in done.stdout
