@@ -9,6 +9,7 @@ C++ compiler. Times are the virtual clock's, without launch.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 from collections import Counter
@@ -20,21 +21,30 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "template"), str(ROOT / "tests")]
 
+import numpy as np  # noqa: E402
+
 import harness.project  # noqa: E402
 import repository  # noqa: E402
 from harness import catalog  # noqa: E402
 from harness.budget import budget  # noqa: E402
 from harness.clock import ClockError, Extra, estimate  # noqa: E402
 from harness.clock.model import PIPES  # noqa: E402
+from harness.clock.trace import input_positions  # noqa: E402
+from harness.compare import compare as compared  # noqa: E402
+from harness.compare import gate  # noqa: E402
 from harness.compiler.client import Compiler, CompilerError, Lowered, Request, find_compiler  # noqa: E402
 from harness.execution import make_inputs  # noqa: E402
 from harness.ladder import is_basic  # noqa: E402
-from harness.spec import Work  # noqa: E402
+from harness.project import Project  # noqa: E402
+from harness.spec import Case, Spec, Work  # noqa: E402
+from harness.vnpu.build import BuildError, build  # noqa: E402
+from harness.vnpu.run import RunError, run  # noqa: E402
 from lowering import foreign_modules  # noqa: E402
 from upstream import Repository, extract  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "upstream-comparison.md"
 MN, MNK = ("M", "N"), ("M", "N", "K")
+ODD = {"M": 130, "N": 300, "K": 200}  # with a tail in every direction
 
 
 @dataclass(frozen=True)
@@ -143,13 +153,15 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One starter. ``upstream`` maps examples to their costs, or to why there are none."""
+    """One starter. ``upstream`` maps examples to their costs, or to why there are none; ``numbers`` to what they
+    compute on the virtual NPU."""
 
     name: str
     dtype: str
     shape: str
     ours: Side
     upstream: Mapping[str, Side | str]
+    numbers: Mapping[str, str]
 
     @property
     def best(self) -> Side | None:
@@ -164,22 +176,55 @@ def compare(name: str, repo: Repository, compiler: Compiler, scratch: Path) -> C
     dtype = examples[0].dtype if examples and examples[0].dtype in dtypes else dtypes[0]
     answers = {"kernel_name": repository.NAME, "scenario": scenario, "operator": operator, "dtype": dtype}
     root = repository.render(ROOT, scratch / scenario / operator, answers)
+    found: dict[str, Side | str] = {}
+    numbers: dict[str, str] = {}
     with foreign_modules():
         project = harness.project.load(root)
         spec = project.spec()
         case = next(case for case in spec.cases if is_basic(case))
         work = spec.work(case)
         arguments = project.check_inputs()(*make_inputs(spec, case), device="cpu", **case.options)
-    ours = lowered_side(compiler.lower(Request(project.kernel, project.name, arguments, "pto", "A2")), work, compiler)
-    found: dict[str, Side | str] = {}
-    for example in examples:
-        try:
-            lowered = lower(example, case.shape, dtype, repo, compiler, scratch)
-            found[example.path] = lowered_side(lowered, work, compiler)
-        except (ClockError, CompilerError) as error:
-            found[example.path] = str(error).splitlines()[0]
-    sizes = ", ".join(f"{k}={v}" for k, v in case.shape.items() if isinstance(v, int) and not isinstance(v, bool))
-    return Comparison(name, dtype, sizes, ours, found)
+        request = Request(project.kernel, project.name, arguments, "pto", "A2")
+        ours = lowered_side(compiler.lower(request), work, compiler)
+        for example in examples:
+            try:
+                lowered = lower(example, case.shape, dtype, repo, compiler, scratch)
+                found[example.path] = lowered_side(lowered, work, compiler)
+            except (ClockError, CompilerError) as error:
+                found[example.path] = str(error).splitlines()[0]
+            odd = {size: ODD[size] for size in example.shape}
+            told = []
+            for sizes in [case.shape, dict(case.shape) | odd] if odd else [case.shape]:
+                problem = Case(name="compared", level="l1", shape=sizes)
+                told.append(f"{shown(sizes)}: {judged(example, problem, project, spec, repo, compiler, scratch)}")
+            numbers[example.path] = "; ".join(told)
+    return Comparison(name, dtype, shown(case.shape), ours, found, numbers)
+
+
+def shown(sizes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in sizes.items() if isinstance(v, int) and not isinstance(v, bool))
+
+
+def judged(
+    example: Example, case: Case, project: Project, spec: Spec, repo: Repository, compiler: Compiler, scratch: Path
+) -> str:
+    """What upstream's kernel computes from the starter's inputs, held against the starter's reference."""
+    inputs = make_inputs(spec, case)
+    try:
+        lowered = lower(example, case.shape, project.dtype, repo, compiler, scratch)
+        shapes = [lowered.parameters[position].shape for position in input_positions(lowered)]
+        if [math.prod(map(int, shape)) for shape in shapes] != [array.size for array in inputs]:
+            return "not compared, it takes other inputs"
+        tensors = [array.reshape(tuple(map(int, shape))) for array, shape in zip(inputs, shapes, strict=True)]
+        got = run(build(lowered, compiler.package), tensors, time_limit=300).outputs[0]
+    except (CompilerError, BuildError, RunError, ValueError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    expected = project.reference()(*inputs, **case.options)
+    expected = np.asarray(expected[0] if isinstance(expected, tuple) else expected)
+    if got.size != expected.size:
+        return "not compared, it returns another shape"
+    found = compared(got.reshape(expected.shape), expected, gate(catalog.load(), got.dtype.name), None)
+    return "right" if found.passed else f"wrong: {found.report.splitlines()[0]}"
 
 
 def lowered_side(lowered: Lowered, work: Work, compiler: Compiler) -> Side:
@@ -229,7 +274,7 @@ def document(comparisons: list[Comparison], repo: Repository, version: str) -> s
         "| upstream's |",
         "| --- | --- | ---: | ---: | ---: | --- | --- | --- | --- |",
     ]
-    notes, limits = [], []
+    notes, limits, numbers = [], [], []
     for c in comparisons:
         best = c.best
         cells = [c.name, f"{c.dtype}, {c.shape}", f"{c.ours.microseconds:.1f}"]
@@ -242,6 +287,7 @@ def document(comparisons: list[Comparison], repo: Repository, version: str) -> s
         limits.append(f"- {c.name}: {c.ours.limit}")
         for path, side in c.upstream.items():
             notes.append(f"- {c.name}: `{path}`" + (f": {side}" if isinstance(side, str) else ""))
+            numbers.append(f"- `{path}`: {c.numbers[path]}")
     return f"""# The starters against upstream's examples
 
 Generated by `benchmarks/compare_upstream.py` with TileLang-Ascend {version} and tilelang-ascend {repo.revision()}:
@@ -254,6 +300,10 @@ all its rounds; on-chip memory is what the compiler's allocation reaches to.
 Compared with:
 
 {chr(10).join(notes)}
+
+What upstream's kernels compute on the virtual NPU from the same inputs (the starters are right on all of them):
+
+{chr(10).join(dict.fromkeys(numbers))}
 
 What limits the starters:
 

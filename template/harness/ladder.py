@@ -16,7 +16,7 @@ from harness import budget as chip
 from harness import catalog, device
 from harness.compiler.client import Compiler, CompilerError, Lowered, Request, find_compiler
 from harness.execution import Device, Outcome, VirtualDevice, make_inputs, run_case
-from harness.project import Project, ProjectError
+from harness.project import GoldenMissing, Project, ProjectError
 from harness.rules import Context, Finding, check_lowered, check_project
 from harness.spec import Case, Spec
 from harness.vnpu.build import BuildError, CompilerNotFound, NotSimulated
@@ -198,6 +198,10 @@ class Ladder:
 
     def _run_cases(self, rung: str, on: Device) -> Passed:
         outcomes: list[Outcome] = []
+        try:
+            self.project.reference()
+        except GoldenMissing as missing:
+            raise _NotRun(str(missing), "write the golden reference") from missing
         for number, case in enumerate(self.cases, 1):
             self._progress(f"{rung}: {case.name} ({number} of {len(self.cases)})")
             try:

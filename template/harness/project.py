@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
@@ -17,6 +18,10 @@ from harness.spec import Spec
 
 class ProjectError(Exception):
     """The package cannot be read; the message names the file and what to do."""
+
+
+class GoldenMissing(ProjectError):
+    """The golden reference is still to be written; the message says where and what."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,18 @@ class Project:
         return self._function(self.package(), "check_inputs")
 
     def reference(self) -> Callable[..., Any]:
-        """The package's golden reference."""
-        return self._function(self._import(f"{self.name}.reference", self.root / "src"), "reference")
+        """The package's golden reference.
+
+        Raises:
+            GoldenMissing: It only raises NotImplementedError, as in a kernel that was adopted.
+            ProjectError: The import failed or the function is missing.
+        """
+        function = self._function(self._import(f"{self.name}.reference", self.root / "src"), "reference")
+        path = self.kernel.with_name("reference.py")
+        line, why = _not_implemented(path)
+        if line:
+            raise GoldenMissing(f"{path.relative_to(self.root)}:{line}: {why}")
+        return function
 
     @staticmethod
     def _function(module: ModuleType, name: str) -> Callable[..., Any]:
@@ -110,6 +125,20 @@ class Project:
                 f"{folder / name}: the name {name!r} is taken by {found}; rename the package or that file"
             )
         return module
+
+
+def _not_implemented(path: Path) -> tuple[int, str]:
+    """Line and message, where ``reference`` in the file does nothing but raise NotImplementedError; else 0."""
+    for node in ast.parse(path.read_bytes()).body:
+        match node:
+            case ast.FunctionDef(
+                name="reference", body=[*docstring, ast.Raise(exc=ast.Call(func=ast.Name(id=error), args=arguments))]
+            ) if error == "NotImplementedError" and len(docstring) <= 1:
+                texts = [argument.value for argument in arguments if isinstance(argument, ast.Constant)]
+                return node.lineno, " ".join(map(str, texts)) or "the golden reference is to be written"
+            case _:
+                pass
+    return 0, ""
 
 
 def _place(error: BaseException, folder: Path) -> str:

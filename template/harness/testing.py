@@ -14,7 +14,7 @@ from harness import device as npu
 from harness import project as projects
 from harness.compiler.client import Compiler, CompilerError, find_compiler
 from harness.execution import Device, VirtualDevice, run_case
-from harness.project import Project
+from harness.project import GoldenMissing, Project
 from harness.spec import Case, ErrorCase, Spec
 from harness.vnpu.build import CompilerNotFound, NotSimulated
 
@@ -75,6 +75,10 @@ class Runner:
             AssertionError: Wrong numbers, with a report of where.
         """
         __tracebackhide__ = True
+        try:
+            self.project.reference()
+        except GoldenMissing as missing:  # said whether or not there is a device
+            pytest.fail(str(missing), pytrace=False)
         device = self.device
         try:
             outcome = run_case(self.project, self.spec, case, device, gate_name=self.gate)

@@ -366,7 +366,11 @@ class Config:
 
 @dataclass(eq=False)
 class Factory:
-    """A function that builds prim_funcs, decorated with ``jit`` or not."""
+    """A function that builds prim_funcs, decorated with ``jit`` or not.
+
+    ``entry`` is the name under which the decorated function is reached: another than its own in
+    ``fast = tilelang.jit(...)(slow)``.
+    """
 
     name: str
     node: ast.FunctionDef
@@ -374,6 +378,10 @@ class Factory:
     config: Config
     scope: Scope
     kernels: list[Kernel] = field(default_factory=list)
+    entry: str = ""
+
+    def __post_init__(self) -> None:
+        self.entry = self.entry or self.name
 
     @property
     def options(self) -> dict[str, ast.expr]:
@@ -411,9 +419,10 @@ class Module:
         self.nodes = list(ast.walk(self.tree))
         self.names: dict[str, str] = {}
         self._read_imports()
-        self.scope = self._scope(self.tree, None)
+        self.scope = self.scope_of(self.tree, None)
         self.functions: dict[str, ast.FunctionDef] = {}
         self.factories: list[Factory] = []
+        self._applied = self._applications()
         self._find_factories(self.tree.body, None, self.scope)
 
     # names
@@ -453,6 +462,17 @@ class Module:
         name = self.resolve(decorator.func if isinstance(decorator, ast.Call) else decorator)
         return name.startswith("tilelang.") and name.rsplit(".", 1)[-1] == "jit"
 
+    def _applications(self) -> dict[str, tuple[str, ast.expr]]:
+        """Functions decorated after the fact, ``g = tilelang.jit(...)(f)``: f -> (g, the decorator)."""
+        found: dict[str, tuple[str, ast.expr]] = {}
+        for statement in self.tree.body:
+            match statement:
+                case ast.Assign(
+                    targets=[ast.Name(id=entry)], value=ast.Call(func=decorator, args=[ast.Name(id=function)])
+                ) if self.is_jit(decorator):
+                    found[function] = (entry, decorator)
+        return found
+
     def _is_prim(self, node: ast.AST) -> bool:
         return isinstance(node, ast.FunctionDef) and any(
             self._decorator(d) == "T.prim_func" for d in node.decorator_list
@@ -463,7 +483,8 @@ class Module:
 
     # scopes
 
-    def _scope(self, node: ast.Module | ast.FunctionDef, parent: Scope | None) -> Scope:
+    def scope_of(self, node: ast.Module | ast.FunctionDef, parent: Scope | None) -> Scope:
+        """The names that a module or function binds itself."""
         scope = Scope(parent=parent)
         counts: dict[str, int] = {}
 
@@ -546,12 +567,16 @@ class Module:
                     else:
                         self._add_kernel(owner, statement, scope)
                     continue
-                inner = self._scope(statement, scope)
+                inner = self.scope_of(statement, scope)
                 decorator = next((d for d in statement.decorator_list if self.is_jit(d)), None)
+                entry = statement.name
+                if decorator is None and owner is None and scope is self.scope:
+                    entry, decorator = self._applied.get(statement.name, (entry, None))
                 builds = decorator is not None or (owner is None and any(map(self._is_prim, ast.walk(statement))))
                 found = owner
                 if builds:
-                    found = Factory(statement.name, statement, decorator, self._config(decorator, inner), inner)
+                    config = self._config(decorator, inner)
+                    found = Factory(statement.name, statement, decorator, config, inner, entry=entry)
                     self.factories.append(found)
                 self._find_factories(statement.body, found, inner)
             else:
@@ -625,7 +650,7 @@ class Module:
     # kernels
 
     def _add_kernel(self, factory: Factory, node: ast.FunctionDef, scope: Scope) -> None:
-        inner = self._scope(node, scope)
+        inner = self.scope_of(node, scope)
         evaluate = Evaluator(self, scope)
         parameters = []
         for argument in node.args.args:
