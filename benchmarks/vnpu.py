@@ -20,10 +20,11 @@ import repository  # noqa: E402
 from harness.compiler.client import Compiler, Request, find_compiler  # noqa: E402
 from harness.compiler.lowered import Lowered  # noqa: E402
 from harness.vnpu import toolset  # noqa: E402
-from harness.vnpu.build import build  # noqa: E402
-from harness.vnpu.run import run  # noqa: E402
+from harness.vnpu.build import Built, build  # noqa: E402
+from harness.vnpu.run import RunResult, run  # noqa: E402
 
 NAME = "measured"
+MIB = 1 << 20
 MATMUL = {"batch": 1, "M": 1024, "N": 1024, "K": 1024}
 ATTENTION = {"batch": 1, "heads": 12, "kv_heads": 12, "seq_q": 4096, "seq_kv": 4096, "head_dim": 128}
 
@@ -42,6 +43,17 @@ def timed(action: Callable[[], Any], times: int = 1) -> float:
         action()
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def measured(built: Built, inputs: list[np.ndarray[Any, Any]], threads: int, times: int) -> tuple[float, str]:
+    """Seconds of the fastest run, and what memory it took beyond its tensors."""
+    results: list[RunResult] = []
+    seconds = timed(lambda: results.append(run(built, inputs, threads=threads)), times)
+    tensors = sum(array.nbytes for array in (*inputs, *results[0].outputs))
+    return (
+        seconds,
+        f"{(results[0].peak_bytes - tensors) / MIB:.1f} MiB beside {tensors / MIB:.0f} MiB of in- and outputs",
+    )
 
 
 def report(what: str, seconds: float, bar: float) -> None:
@@ -66,12 +78,13 @@ def main() -> None:
             os.environ.pop("XDG_CACHE_HOME") if kept is None else os.environ.update(XDG_CACHE_HOME=kept)
         built = build(gemm, package)
         a, b = (rng.standard_normal((1, 1024, 1024)).astype(np.float16) for _ in range(2))
-        report("matmul 1024 x 1024 x 1024 fp16, one core", timed(lambda: run(built, [a, b], threads=1), 3), 0.3)
+        seconds, matmul_memory = measured(built, [a, b], 1, 3)
+        report("matmul 1024 x 1024 x 1024 fp16, one core", seconds, 0.3)
         q, k, v = (rng.standard_normal((1, 12, 4096, 128)).astype(np.float16) for _ in range(3))
         built = build(attention, package)
-        report(
-            "attention 12 x 4096 x 4096 x 128 fp16, two cores", timed(lambda: run(built, [q, k, v], threads=2)), 10.0
-        )
+        seconds, attention_memory = measured(built, [q, k, v], 2, 1)
+        report("attention 12 x 4096 x 4096 x 128 fp16, two cores", seconds, 10.0)
+        print(f"memory: matmul {matmul_memory}; attention {attention_memory} (workspaces not counted as tensors)")
 
 
 if __name__ == "__main__":

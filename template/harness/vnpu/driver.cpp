@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <fcntl.h>
 
@@ -482,6 +483,9 @@ int main(int count, char **words) {
                       text_of("scalar write at byte -%llu of parameter %zu", (unsigned long long)back, t - 1).c_str());
     }
     double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    say(text_of(R"({"event": "done", "seconds": %.6f, "blocks": %u})", seconds, block_count));
+    rusage use{};
+    getrusage(RUSAGE_SELF, &use);
+    say(text_of(R"({"event": "done", "seconds": %.6f, "blocks": %u, "peak_kib": %ld})", seconds, block_count,
+                use.ru_maxrss));
     leave(0);
 }

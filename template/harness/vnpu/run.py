@@ -79,12 +79,14 @@ class RunResult:
         seconds: Time of the run itself.
         blocks: Blocks that ran.
         notes: What was right here but risky or undefined on a device.
+        peak_bytes: Largest memory of the simulating process, tensors included.
         printed: Output of the kernel's own print statements.
     """
 
     outputs: tuple[Array, ...]
     seconds: float
     blocks: int
+    peak_bytes: int
     notes: tuple[str, ...] = ()
     printed: str = ""
 
@@ -170,7 +172,7 @@ def run(built: Built, inputs: Sequence[Array], *, time_limit: float = 60.0, thre
             _check_written(number, tensors[position])
         done = events[-1]
         arrays = tuple(np.array(tensors[position].view) for position in outputs)
-        return RunResult(arrays, done["seconds"], done["blocks"], notes, text)
+        return RunResult(arrays, done["seconds"], done["blocks"], done["peak_kib"] * 1024, notes, text)
 
 
 def _capacities(platform: str) -> list[int]:
