@@ -48,7 +48,14 @@ FAULTS = (
     # Tiles at the wrong place.
     Fault("row off by one", "vector/softmax", ROWS, "vid * rows\n", "vid * rows + 1\n", UNWRITTEN),
     Fault("both cores on one half", "vector/softmax", ROWS, "vid * rows\n", "0 * rows\n", UNWRITTEN),
-    Fault("column of the second pass", "vector/softmax", ROWS, "X[row, j * block_N], x_ub)", "X[row, 0], x_ub)", WRONG),
+    Fault(
+        "column of the second pass",
+        "vector/softmax",
+        ROWS,
+        "X[row, (j + 1) % n_num * block_N], x_ub)",
+        "X[row, 0], x_ub)",
+        WRONG,
+    ),
     Fault(
         "block indices swapped",
         "gemm/matmul",
@@ -95,7 +102,7 @@ FAULTS = (
         "output not rescaled",
         "flash_attention/forward",
         ATTENTION,
-        "T.tile.mul(row_sum, row_sum, decay)",
+        "T.tile.row_expand_mul_experiment(acc_sum, acc_sum, decay, lanes)",
         "pass",
         WRONG,
     ),
