@@ -18,6 +18,7 @@ from harness.compiler.client import Compiler, CompilerError, Lowered, Request, f
 from harness.execution import Device, Outcome, VirtualDevice, make_inputs, run_case
 from harness.project import GoldenMissing, Project, ProjectError
 from harness.rules import Context, Finding, check_lowered, check_project
+from harness.rules.cli import context_of
 from harness.spec import Case, Spec
 from harness.vnpu.build import BuildError, CompilerNotFound, NotSimulated
 from harness.vnpu.run import RunError
@@ -252,16 +253,7 @@ class Ladder:
 
     @cached_property
     def _context(self) -> Context:
-        p = self.project
-        return Context(
-            scenario=p.scenario,
-            operator=p.operator,
-            era=p.compiler_era,
-            platform=p.platform,
-            backend=p.backend,
-            dtype=p.dtype,
-            catalog=catalog.load(),
-        )
+        return context_of(self.project)
 
     @cached_property
     def spec(self) -> Spec:
