@@ -7,6 +7,7 @@ import builtins
 import keyword
 import math
 import re
+import subprocess
 import sys
 from itertools import product
 from pathlib import Path
@@ -319,14 +320,22 @@ def test_float8_is_for_a5_only() -> None:
 
 def test_hooks_use_nothing_that_copier_does_not_bring() -> None:
     """They run in Copier's own interpreter."""
-    brought = {"copier", "packaging", "yaml"}
-    hooks = {path.stem for path in (ROOT / "hooks").glob("*.py")}
-    for path in (ROOT / "hooks").glob("*.py"):
+    brought = {"copier", "packaging", "yaml", "harness"}  # of the harness what adopt reads with: see below
+    hooks = {path.stem for path in (ROOT / "hooks").iterdir()}
+    for path in (ROOT / "hooks").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         modules = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
         modules |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         foreign = {name.split(".")[0] for name in modules} - sys.stdlib_module_names - hooks - brought
         assert foreign == set(), path.name
+
+
+def test_adopt_reads_with_the_standard_library_alone() -> None:
+    """What it takes from the harness needs nothing that a package's own environment has."""
+    code = "import sys; sys.path[:0] = sys.argv[1:]; import adoption.description, adoption.kernel_file, adoption.texts"
+    command = [sys.executable, "-I", "-S", "-c", code, str(ROOT / "hooks"), str(ROOT / "template")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_documentation_is_fresh() -> None:
