@@ -76,7 +76,15 @@ FAULTS = (
     Fault("row tail dropped", "vector/softmax", ROWS, "T.ceildiv(M, block_M)", "M // block_M", UNWRITTEN),
     Fault("column tail dropped", "vector/softmax", ROWS, "T.ceildiv(N, block_N)", "N // block_N", UNWRITTEN),
     Fault("K tail dropped", "gemm/matmul", GEMM, "T.ceildiv(K, block_K)", "K // block_K", WRONG),
-    Fault("tail not padded", "vector/softmax", ROWS, ", pad_value=-T.infinity(accum_dtype)", "", WRONG, "zeros"),
+    Fault(
+        "tail not padded",
+        "vector/softmax",
+        ROWS,
+        "_N], x_ub, pad_value=-T.infinity(accum_dtype)",
+        "_N], x_ub",
+        WRONG,
+        "zeros",
+    ),
     Fault("divisor counts the padding", "vector/rms_norm", ROWS, "1.0 / N", "1.0 / (n_num * block_N)", WRONG),
     Fault(
         "keys beyond the end count",
