@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -35,17 +36,24 @@ def lower(compiler: Compiler, folder: Path, scenario: str, operator: str, argume
     return compiler.lower(Request(root / "src" / NAME / "kernel.py", NAME, arguments, "pto", "A2"))
 
 
-def timed(action: Callable[[], Any], times: int = 1) -> float:
-    """Seconds of the fastest of several."""
-    best = float("inf")
+def timed(action: Callable[[], Any], times: int = 1) -> tuple[float, float]:
+    """Wall and processor seconds of the fastest of several; the latter hardly depend on what else the machine does."""
+    found = []
     for _ in range(times):
-        start = time.perf_counter()
+        start, before = time.perf_counter(), processor_seconds()
         action()
-        best = min(best, time.perf_counter() - start)
-    return best
+        found.append((time.perf_counter() - start, processor_seconds() - before))
+    return min(found)
 
 
-def measured(built: Built, inputs: list[np.ndarray[Any, Any]], threads: int, times: int) -> tuple[float, str]:
+def processor_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def measured(
+    built: Built, inputs: list[np.ndarray[Any, Any]], threads: int, times: int
+) -> tuple[tuple[float, float], str]:
     """Seconds of the fastest run, and what memory it took beyond its tensors."""
     results: list[RunResult] = []
     seconds = timed(lambda: results.append(run(built, inputs, threads=threads)), times)
@@ -56,8 +64,8 @@ def measured(built: Built, inputs: list[np.ndarray[Any, Any]], threads: int, tim
     )
 
 
-def report(what: str, seconds: float, bar: float) -> None:
-    print(f"{what:58}{seconds:8.2f} s   bar {bar:5.2f} s   {seconds / bar:5.0%}", flush=True)
+def report(what: str, seconds: tuple[float, float], bar: float) -> None:
+    print(f"{what:58}{seconds[0]:7.2f} s {seconds[1]:7.2f} s {bar:7.2f} s {seconds[0] / bar:6.0%}", flush=True)
 
 
 def main() -> None:
@@ -69,6 +77,7 @@ def main() -> None:
         gemm = lower(compiler, Path(scratch), "gemm", "matmul", MATMUL)
         attention = lower(compiler, Path(scratch), "flash_attention", "forward", ATTENTION)
         print(f"{toolset.find_cxx().version}; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
+        print(f"{'':58}{'wall':>9}{'processors':>10}{'bar':>9}")
         with tempfile.TemporaryDirectory() as cache:
             kept = os.environ.get("XDG_CACHE_HOME")
             os.environ["XDG_CACHE_HOME"] = cache
