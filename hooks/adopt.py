@@ -71,7 +71,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class _Pairs(argparse.Action):
-    """Collects NAME=VALUE in a dictionary; values are Python literals, or text where they are none."""
+    """Collects NAME=VALUE in a dictionary; values are Python literals, or text: always for answers, else at need."""
 
     def __init__(self, *positional: Any, **keywords: Any) -> None:
         super().__init__(*positional, **{**keywords, "default": {}})
@@ -81,7 +81,7 @@ class _Pairs(argparse.Action):
         if not sign:
             parser.error(f"{option_string} {values}: write NAME=VALUE")
         try:
-            value = ast.literal_eval(text)
+            value = text if self.dest == "data" else ast.literal_eval(text)
         except (ValueError, SyntaxError):
             value = text
         setattr(namespace, self.dest, {**getattr(namespace, self.dest), name: value})
@@ -196,12 +196,12 @@ def _copy(package: Path, owned: Mapping[str, str], answers: Mapping[str, Any], a
 
 def _check(package: Path, data: Mapping[str, Any]) -> int:
     """Makes the package's environment and climbs the ladder, as after `copier copy`."""
-    if data.get("compile_check") in ("off", False):
+    if data.get("compile_check") == "off":
         say(f"\n{package} is written but not checked: cd {package} && {CHECK}")
         return NOT_CHECKED
     try:
         python = Path(sys.executable)
-        if data.get("create_venv", True) in (True, "yes", "true"):
+        if data.get("create_venv", True) not in ("no", "false", "False", "0"):
             python = python_of(package / ".venv")
             add_cxx(package, make_environment(package, package / ".venv", ["dev"]), package)
         elif not has_modules(python, NEEDED):

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,15 @@ CALLS = {
         "def test(M, N):\n    double(M, N, block_M=32)"
     ),
     "wrapper": "def call(N, M=32):\n    return double(M, N, 32)\ncall(64)\ncall(80, M=48)",
+    "tensor": (
+        "def call(x):\n    M, N = x.shape\n    return double(M, N, 32)\n"
+        "call(torch.randn(32, 64).half().npu())\nx = torch.zeros((48, 80), dtype=torch.half)\ncall(x)"
+    ),
+    "known options": (
+        "def main():\n    parser.add_argument('-n', default=0)\n    args, rest = parser.parse_known_args()\n"
+        "    N = args.n or 64\n"
+        "    double(32, N, 32)\n    N = 80\n    double(48, N, 32)\n"
+    ),
     "dictionary": "double(**{'M': 32, 'N': 64}, block_M=32)\ndouble(M=48, N=80, block_M=32)",
 }
 
@@ -197,18 +207,17 @@ def test_scenarios(package: Package, scenario: str) -> None:
         root = package(kernel_name=repository.NAME, scenario=scenario, operator=operator)
         if "switches" not in record:
             module = read(root / f"src/{repository.NAME}/kernel.py")
-            described = Describer(
-                module, choose(module, None), sizes_of(root), {}, adopt.read_catalog(), None
-            ).describe()
+            factory = choose(module, None)
+            known = {"causal": 0} | sizes_of(root)
+            given = {p.arg: known[p.arg] for p in factory.parameters if p.arg in known}
+            described = Describer(module, factory, given, {}, adopt.read_catalog(), None).describe()
             assert described.scenario.scenario == scenario, operator
             assert described.scenario.era == "0.1.4"
 
 
 def sizes_of(root: Path) -> dict[str, Any]:
-    import tomllib
-
     stored = tomllib.loads((root / "harness/project.toml").read_text(encoding="utf-8"))
-    return {**stored["shape"], "causal": 0}
+    return dict(stored["shape"])
 
 
 # What is written.
@@ -239,11 +248,17 @@ def take(plain_template: Path, tmp_path: Path) -> Callable[..., Path]:
     return run
 
 
-@pytest.mark.parametrize("file", ["expert/gemm", "expert/attention", "developer/fused", "developer/softmax"])
-def test_the_package_is_complete_and_lint_free(take: Callable[..., Path], file: str) -> None:
-    name = {"fused": "matmul_add", "gemm": "matmul"}.get(file.split("/")[1], file.split("/")[1])
-    sizes = [f"--argument={size}=128" for size in ("M", "N", "K", "heads", "seq_len", "dim")]
-    root = take(DATA / f"{file}.py", *sizes)
+@pytest.mark.parametrize(
+    ("file", "name", "sizes"),
+    [
+        ("expert/gemm", "matmul", "M N K"),
+        ("expert/attention", "attention", "heads seq_len dim"),
+        ("developer/fused", "matmul_add", "M N K"),
+        ("developer/softmax", "softmax", "M N"),
+    ],
+)
+def test_the_package_is_complete_and_lint_free(take: Callable[..., Path], file: str, name: str, sizes: str) -> None:
+    root = take(DATA / f"{file}.py", *(f"--argument={size}=128" for size in sizes.split()))
     for path in [*root.glob("src/*/*.py"), root / "tests/spec.py"]:
         ast.parse(path.read_text(encoding="utf-8"))
     checked = ["src", "tests"]
@@ -300,6 +315,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         "import tilelang.language as T\n@T.prim_func\ndef main(A: T.Tensor((4,), 'int8')): ...\n",
         "a prim_func without a factory",
     ),
+    "not decorated": (
+        FILE.replace("@tilelang.jit(out_idx=[1], pass_configs=pass_configs)\n", ""),
+        "it has no @tilelang.jit",
+    ),
     "nested": (
         "def outer(n):\n" + "".join(f"    {line}\n" for line in FILE[FILE.index("import tilelang\n") :].splitlines()),
         "because it is defined inside outer (line 1)",
@@ -323,6 +342,30 @@ def test_refused(tmp_path: Path, text: str, message: str) -> None:
     assert message in said
     assert "double_it.py" in said
     assert "What to do: " in said
+
+
+def test_arguments_that_do_not_exist(tmp_path: Path) -> None:
+    assert "no parameter block_X of double; there are: M, N, block_M" in refusal(write(tmp_path), block_X=3)
+
+
+def test_macros(tmp_path: Path) -> None:
+    """A macro at the top level comes along; what it does decides on the scenario."""
+    macro = '@T.macro\ndef flag():\n    T.set_cross_flag("MTE3", 0)\n\n\n'
+    text = FILE.replace("# What doubles.", macro + "# What doubles.").replace(
+        "T.copy(y, ", "flag()\n            T.copy(y, "
+    )
+    path = write(tmp_path, text)
+    module = read(path)
+    assert macro.rstrip() in kernel_file(module, choose(module, None), "double").text
+    inside = FILE.replace(
+        "    @T.prim_func", "    @T.macro\n    def flag():\n        T.set_cross_flag('MTE3', 0)\n\n    @T.prim_func"
+    )
+    inside = inside.replace(
+        "pass_configs = {", "pass_configs = {tilelang.PassConfigKey.TL_ASCEND_MEMORY_PLANNING: True, "
+    )
+    inside = inside.replace("pass_configs[tilelang.PassConfigKey.TL_ASCEND_MEMORY_PLANNING] = True\n", "")
+    found = describe(write(tmp_path, inside.replace("T.copy(y, ", "flag()\n            T.copy(y, ")))
+    assert found.scenario.scenario == "mixed"
 
 
 def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ class Describer:
         Raises:
             CannotAdopt: Something that the package needs cannot be read from the file.
         """
+        self._check_given()
         out, spaces = self._indices("out_idx"), self._indices("workspace_idx")
         sets = self._argument_sets()
         first = sets[0]
@@ -181,6 +182,17 @@ class Describer:
     def _cannot(self, why: str, remedy: str, node: ast.AST | None = None) -> CannotAdopt:
         line = getattr(node or self.factory.node, "lineno", 0)
         return CannotAdopt(self.module.path, line, why, remedy)
+
+    def _check_given(self) -> None:
+        tensors = [parameter.name for parameter in self.kernel.parameters]
+        wrong = next((name for name in self.shapes if name not in tensors), None)
+        if wrong is not None:
+            raise self._cannot(f"no tensor {wrong}; there are {', '.join(tensors)}", "correct --shape")
+        text = ast.unparse(self.factory.node)
+        wrong = next((n for n in self.given if n not in self.parameters and f"{n}" not in text), None)
+        if wrong is not None:
+            known = ", ".join(self.parameters) or "none"
+            raise self._cannot(f"no parameter {wrong} of {self.factory.name}; there are: {known}", "correct --argument")
 
     # The decorator.
 

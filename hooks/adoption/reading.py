@@ -41,11 +41,13 @@ def choose(module: Module, name: str | None) -> Factory:
     if not factories:
         raise _no_kernel(module)
     listed = ", ".join(f"{factory.name} (line {factory.node.lineno})" for factory in factories)
+    top = [factory for factory in factories if factory.node in module.tree.body]
     if name is None and len(factories) > 1:
         raise CannotAdopt(module.path, 0, f"{len(factories)} kernel factories: {listed}", "choose one: --factory NAME")
     chosen = [factory for factory in factories if name in (None, factory.name, factory.entry)]
     if not chosen:
         raise CannotAdopt(module.path, 0, f"no kernel factory {name}; there are {listed}", "correct --factory")
+    chosen = [factory for factory in chosen if factory in top] or chosen[:1]
     if len(chosen) > 1:
         raise CannotAdopt(
             module.path, chosen[1].node.lineno, f"{name} is defined {len(chosen)} times: {listed}", "rename all but one"
@@ -100,6 +102,13 @@ def _check(module: Module, factory: Factory) -> None:
             line,
             f"{name} is a prim_func without a factory",
             "put it into a function that returns it, decorated with @tilelang.jit(out_idx=[…]), and adopt that",
+        )
+    if factory.decorator is None and factory.node in module.tree.body:
+        raise CannotAdopt(
+            path,
+            line,
+            f"can't tell what {name} returns and which switches it needs, because it has no @tilelang.jit",
+            "decorate it: @tilelang.jit(out_idx=[…], pass_configs={…})",
         )
     if factory.node not in module.tree.body:
         outer = next((n for n in module.tree.body if any(part is factory.node for part in ast.walk(n))), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.catalog import Catalog
@@ -28,7 +29,7 @@ def choose_scenario(factory: Factory, catalog: Catalog, era: str | None) -> Choi
     Args:
         factory: The factory.
         catalog: Its scenario table decides what the switches of a row are.
-        era: The compiler era, or None for the first whose row has the factory's switches.
+        era: The compiler era, or None for the one whose row is nearest to the factory's switches.
     """
     kernel = factory.kernels[0]
     known = factory.config.switches
@@ -36,18 +37,21 @@ def choose_scenario(factory: Factory, catalog: Catalog, era: str | None) -> Choi
     scenario, why = _by_form(kernel, on)
     rows = catalog.scenarios[scenario]["switches"]
     eras = [era] if era else list(rows)
-    fitting = [name for name in eras if on is not None and catalog.switches(scenario, name) == on]
-    chosen = (fitting or eras)[0]
+    differences = {name: _differences(catalog.switches(scenario, name), on) for name in eras}
+    chosen = min(eras, key=lambda name: len(differences[name]))
     notes: list[str] = []
     if on is None:
         notes.append(f"can't tell which switches {factory.name} uses, because {factory.config.reason}")
-    elif not fitting:
-        row = catalog.switches(scenario, chosen)
-        different = [f"{name.upper()} {'on' if on[name] else 'off'}" for name in row if row[name] != on[name]]
-        notes.append(f"the row of {scenario} has other switches; this kernel has {', '.join(different)}")
+    elif differences[chosen]:
+        different = ", ".join(f"{name.upper()} {'on' if on[name] else 'off'}" for name in differences[chosen])
+        notes.append(f"the row of {scenario} (compiler era {chosen}) has other switches; this kernel has {different}")
     elif chosen != next(iter(rows)):
         notes.append(f"the switches are those of compiler era {chosen}")
     return Choice(scenario, chosen, why, notes)
+
+
+def _differences(row: Mapping[str, bool], on: Mapping[str, bool] | None) -> list[str]:
+    return [name for name in row if on is not None and row[name] != on[name]]
 
 
 def _by_form(kernel: Kernel, on: dict[str, bool] | None) -> tuple[str, str]:

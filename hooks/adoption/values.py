@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from harness.rules.model import ITEMSIZE, Evaluator, Factory, Module, Scope, normalise_dtype
@@ -13,36 +13,155 @@ from harness.rules.model import ITEMSIZE, Evaluator, Factory, Module, Scope, nor
 SYMBOLIC = {"T.symbolic", "T.dynamic", "T.dyn", "T.var", "T.Var"}
 MOST = 8  # argument sets that loops and parametrised tests are unrolled to
 DEPTH = 3  # functions calling functions
+NEW_TENSORS = {"empty", "full", "ones", "rand", "randint", "randn", "zeros"}
+SAME_SHAPE = {"bfloat16", "clone", "contiguous", "cpu", "detach", "float", "half", "int", "long", "npu", "to", "type"}
 PLAIN = (bool, int, float, str)
 
 
+class Shape(tuple[int, ...]):
+    """What is known of a tensor: its sizes."""
+
+
 class Given(Evaluator):
-    """Folds constants where some names have known values; knows the defaults of argparse."""
+    """Folds constants where some names have known values; knows argparse's defaults and the shapes of new tensors."""
 
     def __init__(self, module: Module, scope: Scope, known: Mapping[str, Any] | None = None) -> None:
         super().__init__(module, scope)
         self.known = known or {}
 
+    def bound(self, name: str) -> tuple[ast.expr, Given] | None:
+        """The expression that a name is bound to, and what to read it with."""
+        node, scope, _ = self.scope.lookup(name)
+        return None if node is None else (node, Given(self.module, scope, self.known))
+
     def _value(self, node: ast.expr, depth: int) -> Any:
         match node:
-            case ast.Name(id=name) if name in self.known:
-                return self.known[name]
             case ast.Name(id=name):
-                bound, scope, _ = self.scope.lookup(name)
-                return None if bound is None else Given(self.module, scope, self.known)(bound, depth)
+                if name in self.known:
+                    return self.known[name]
+                found = self.bound(name)
+                return None if found is None else found[1](found[0], depth)
             case ast.Dict(keys=keys, values=values):
                 return {self(key, depth): self(value, depth) for key, value in zip(keys, values, strict=True)}
-            case ast.Attribute(value=ast.Name(id=owner), attr=attribute):
-                dotted = self.module.resolve(node)
-                if dotted.startswith("torch.") and normalise_dtype(attribute) in ITEMSIZE:
+            case ast.Attribute(value=owner, attr=attribute):
+                if self.module.resolve(node).startswith("torch.") and normalise_dtype(attribute) in ITEMSIZE:
                     return normalise_dtype(attribute)
-                bound, scope, _ = self.scope.lookup(owner)
-                if isinstance(bound, ast.Call) and getattr(bound.func, "attr", "") == "parse_args":
-                    default = option_defaults(self.module).get(attribute)
-                    return None if default is None else Given(self.module, scope)(default, depth)
-                return super()._value(node, depth)
+                if attribute == "shape" and isinstance(shape := self(owner, depth), Shape):
+                    return tuple(shape)
+                options = self.bound(owner.id) if isinstance(owner, ast.Name) else None
+                if options is not None and _is_parsed(options[0]):
+                    return options[1](option_defaults(self.module).get(attribute), depth)
+            case ast.Call(func=ast.Attribute(value=owner, attr=method), args=arguments):
+                if self.module.resolve(node.func).startswith("torch."):
+                    return self._new_tensor(method, node, depth)
+                if isinstance(shape := self(owner, depth), Shape):
+                    return self._method(shape, method, [self(argument, depth) for argument in arguments])
+            case ast.BoolOp(op=ast.Or(), values=values):  # a or b: the value, not whether there is one
+                found_so_far = (self(value, depth) for value in values)
+                return next((value for value in found_so_far if value is None or value), None)
+            case ast.BinOp(left=left, right=right):
+                for side in (left, right):
+                    if isinstance(shape := self(side, depth), Shape):
+                        return shape
             case _:
-                return super()._value(node, depth)
+                pass
+        return super()._value(node, depth)
+
+    def _new_tensor(self, function: str, call: ast.Call, depth: int) -> Shape | None:
+        """The shape of ``torch.randn(2, 3)``, ``torch.full((2, 3), 1.0)``, ``torch.randint(0, 9, (2, 3))``."""
+        if function not in NEW_TENSORS:
+            return None
+        size = next((keyword.value for keyword in call.keywords if keyword.arg == "size"), None)
+        values = [self(size, depth)] if size is not None else [self(argument, depth) for argument in call.args]
+        whole = next((value for value in values if isinstance(value, tuple)), None)
+        return _shape(whole if whole is not None else values)
+
+    @staticmethod
+    def _method(shape: Shape, method: str, arguments: Sequence[Any]) -> Any:
+        if method == "size":
+            return shape[arguments[0]] if arguments else tuple(shape)
+        if method in ("view", "reshape"):
+            return _shape(arguments[0] if arguments and isinstance(arguments[0], tuple) else arguments)
+        return shape if method in SAME_SHAPE else None
+
+
+class At(Given):
+    """As Given, at a line of a function: where a name is bound several times, the last binding above it counts.
+
+    Args:
+        module: The file.
+        owners: The module and the functions around the line, outermost first.
+        line: The line.
+        known: Values of names.
+    """
+
+    def __init__(
+        self, module: Module, owners: Sequence[ast.Module | ast.FunctionDef], line: int, known: Mapping[str, Any]
+    ) -> None:
+        super().__init__(module, module.scope, known)
+        self.owners, self.line = owners, line
+
+    def bound(self, name: str) -> tuple[ast.expr, Given] | None:
+        for count in range(len(self.owners), 0, -1):
+            found = [(line, node) for line, bound, node in _bindings(self.owners[count - 1]) if bound == name]
+            if found:
+                line, node = ([pair for pair in found if pair[0] < self.line] or found)[-1]
+                return None if node is None else (node, At(self.module, self.owners[:count], line, self.known))
+        return None
+
+
+@cache
+def _bindings(owner: ast.Module | ast.FunctionDef) -> list[tuple[int, str, ast.expr | None]]:
+    """What a function or module binds itself, in order: line, name, expression (None where there is none)."""
+    found: list[tuple[int, str, ast.expr | None]] = []
+
+    def bind(target: ast.expr, value: ast.expr | None, line: int) -> None:
+        if isinstance(target, ast.Name):
+            found.append((line, target.id, value))
+        elif isinstance(target, ast.Tuple | ast.List):
+            for position, part in enumerate(target.elts):
+                item: ast.expr | None = None
+                if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
+                    item = value.elts[position]
+                elif value is not None:
+                    item = ast.Subscript(value, ast.Constant(position), ast.Load())
+                bind(part, item, line)
+
+    def visit(body: Sequence[ast.stmt]) -> None:
+        for statement in body:
+            match statement:
+                case ast.Assign(targets=targets, value=value):
+                    for target in targets:
+                        bind(target, value, statement.lineno)
+                case ast.AnnAssign(target=target, value=value):
+                    bind(target, value, statement.lineno)
+                case ast.AugAssign(target=target):
+                    bind(target, None, statement.lineno)
+                case ast.FunctionDef() | ast.ClassDef():
+                    continue
+                case _:
+                    pass
+            for block in ("body", "orelse", "finalbody"):
+                visit(getattr(statement, block, ()))
+
+    visit(owner.body)
+    return found
+
+
+def _shape(sizes: Sequence[Any]) -> Shape | None:
+    known = sizes and all(isinstance(size, int) and size > 0 for size in sizes)
+    return Shape(sizes) if known else None
+
+
+def _is_parsed(node: ast.expr) -> bool:
+    """Whether an expression is what argparse made of the command line."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="parse_args")):
+            return True
+        case ast.Subscript(value=ast.Call(func=ast.Attribute(attr="parse_known_args")), slice=ast.Constant(value=0)):
+            return True
+        case _:
+            return False
 
 
 def option_defaults(module: Module) -> dict[str, ast.expr]:
@@ -78,8 +197,8 @@ class Calls:
         for call in self._calls_of(self.factory.name, self.factory.entry):
             if any(part is call for part in ast.walk(self.factory.node)):
                 continue
-            for known, scope in self._situations(call, 0):
-                arguments = self._bind(call, Given(self.module, scope, known))
+            for value in self._situations(call, 0):
+                arguments = self._bind(call, value)
                 if arguments is not None and arguments not in found:
                     found.append(arguments)
         return found[:MOST]
@@ -110,50 +229,47 @@ class Calls:
 
     # What names stand for at a call.
 
-    def _situations(self, node: ast.AST, depth: int) -> Iterator[tuple[dict[str, Any], Scope]]:
-        """Values of loop variables and parameters around a node, every combination, and the scope to read it in."""
+    def _situations(self, node: ast.expr, depth: int) -> Iterator[At]:
+        """What names stand for at a node: one evaluator for every combination of parameters and loop variables."""
         around = self._around(node)
-        scope = self.module.scope
+        owners: list[ast.Module | ast.FunctionDef] = [self.module.tree]
+        owners += [owner for owner in around if isinstance(owner, ast.FunctionDef)]
+        known: list[dict[str, Any]] = [{}]
         for owner in around:
             if isinstance(owner, ast.FunctionDef):
-                scope = self.module.scope_of(owner, scope)
-        choices: list[list[dict[str, Any]]] = []
-        for owner in around:
-            if isinstance(owner, ast.FunctionDef):
-                choices.append(list(itertools.islice(self._parameters(owner, depth), MOST)) or [{}])
-        for owner in around:
-            if isinstance(owner, ast.For):
-                for earlier in list(itertools.islice(_combinations(choices), MOST)):
-                    values = Given(self.module, scope, earlier)(owner.iter)
-                    rounds = [_targets(owner.target, v) for v in values] if isinstance(values, tuple) else []
-                    choices.append(rounds[:MOST] or [{}])
-                    break
-        for known in itertools.islice(_combinations(choices), MOST):
-            yield known, scope
+                choices = list(itertools.islice(self._parameters(owner, depth), MOST))
+                known = [earlier | choice for earlier in known for choice in choices][:MOST]
+            elif isinstance(owner, ast.For):
+                known = [rounds for earlier in known for rounds in self._rounds(owner, owners, earlier)][:MOST]
+        for names in known:
+            yield At(self.module, owners, node.lineno, names)
+
+    def _rounds(
+        self, loop: ast.For, owners: Sequence[ast.Module | ast.FunctionDef], known: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        values = At(self.module, owners, loop.lineno, known)(loop.iter)
+        return [known | _targets(loop.target, value) for value in values] if isinstance(values, tuple) else [known]
 
     def _parameters(self, function: ast.FunctionDef, depth: int) -> Iterator[dict[str, Any]]:
         """What a function is called with: by pytest, by the file itself, or by its defaults."""
-        outer = self.module.scope
         names = [argument.arg for argument in function.args.args]
+        outer = At(self.module, [self.module.tree], function.lineno, {})
         defaults = {
             argument.arg: value
             for argument, node in zip(reversed(function.args.args), reversed(function.args.defaults), strict=False)
-            if (value := Given(self.module, outer)(node)) is not None
+            if (value := outer(node)) is not None
         }
-        tables = [_parametrised(Given(self.module, outer), decorator) for decorator in function.decorator_list]
-        tables = [table for table in tables if table]
+        tables = [table for decorator in function.decorator_list if (table := _parametrised(outer, decorator))]
         if tables:
             yield from (defaults | known for known in _combinations(tables))
             return
-        called = False
-        for call in self._calls_of(function.name) if depth < DEPTH else ():
-            for known, scope in self._situations(call, depth + 1):
-                value = Given(self.module, scope, known)
-                called = True
+        calls = self._calls_of(function.name) if depth < DEPTH else []
+        for call in calls:
+            for value in self._situations(call, depth + 1):
                 given = dict(zip(names, map(value, call.args), strict=False))
                 given |= {keyword.arg: value(keyword.value) for keyword in call.keywords if keyword.arg}
                 yield defaults | {name: item for name, item in given.items() if item is not None}
-        if not called:
+        if not calls:
             yield defaults
 
     def _around(self, node: ast.AST) -> Sequence[ast.AST]:
@@ -171,7 +287,7 @@ class Calls:
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not isinstance(value, Shape):
         return all(map(_is_plain, value))
     return isinstance(value, PLAIN)
 
