@@ -352,6 +352,19 @@ def test_count_mode_costs_what_it_counts(headers: Path) -> None:
 
 
 @pytest.mark.ladder
+def test_an_instruction_may_be_a_cross_core_flag_alone(headers: Path) -> None:
+    """TPUSH of a tensor in global memory is. One that only orders pipes has a cost that the model does not know."""
+
+    def push(*body: str) -> str:
+        return kernel(*copy('vclock::recorder.enter("TPUSH");', *body, "vclock::recorder.leave();"))
+
+    cross = "ffts_cross_core_sync(PIPE_MTE3, 0x1 | (0x1 << 4) | (5 << 8));"
+    assert clock(headers, push(cross, "wait_flag_dev(5);")).pipes_us > 0
+    with pytest.raises(ClockError, match="no cost is known for TPUSH"):
+        clock(headers, push(*flags("PIPE_MTE2", "PIPE_V")))
+
+
+@pytest.mark.ladder
 def test_global_memory_bounds_what_the_pipes_do_not(headers: Path) -> None:
     source = kernel(*copy())
     free = clock(headers, source)

@@ -156,7 +156,7 @@ public:
         silent.insert(block.silent.begin(), block.silent.end());
         for (const auto &list : block.kinds)
             for (const Event &e : list)
-                if (e.instruction && e.what == What::Instruction) costed.insert(e.instruction);
+                if (e.instruction && is_cost(e.what)) costed.insert(e.instruction);
     }
     void check() const
     {

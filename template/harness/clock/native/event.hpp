@@ -7,6 +7,13 @@ namespace vclock {
 
 enum class What : uint8_t { Instruction, SetFlag, WaitFlag, Barrier, CrossSet, CrossWait, Scalar };
 
+// What an instruction may consist of: of a flag to another core alone (TPUSH and TPOP of a tensor in global memory), but
+// not of a flag between pipes alone.
+inline bool is_cost(What what)
+{
+    return what == What::Instruction || what == What::CrossSet || what == What::CrossWait;
+}
+
 // The pipes of a core, with the numbers that the cost model gives them (it has no PIPE_FIX of its own: 7 here).
 enum Pipe : uint8_t { S, V, MTE1, MTE2, MTE3, M, ALL, FIX, PIPES };
 

@@ -48,7 +48,7 @@ public:
     uint16_t tail = 0;
     std::vector<Event> kinds;
     std::vector<uint32_t> stream;
-    std::unordered_map<const char *, uint64_t> used;       // PTO instruction -> device instructions recorded inside
+    std::unordered_map<const char *, uint64_t> used;       // PTO instruction -> costs recorded inside
 
     void begin(const Order &what)
     {
@@ -60,7 +60,7 @@ public:
     __attribute__((noinline)) void push(const Event &event)
     {
         if (stream.size() >= order.limit) throw Overflow{};
-        if (instruction && event.what == What::Instruction) ++*current;
+        if (instruction && is_cost(event.what)) ++*current;
         if (order.vector_broadcast && instruction && std::string_view(instruction) == "TROWEXPAND" &&
             (event.what == What::SetFlag || event.what == What::WaitFlag))
             return;
