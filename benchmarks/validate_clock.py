@@ -371,8 +371,9 @@ Rank order: {"right" if rank == right else f"wrong ({', '.join(rank)})"}.
 
 ## Limits
 
-- Reductions: the references of TROWMAX and TROWMIN fit another sequence of instructions than the headers issue (one
-  `vcmax` per repeat); those of TCOLMAX and TCOLSUM are missed in some cases.
+- Reductions: the references of TROWMAX, TROWMIN and of half of TROWSUM's cases fit another sequence of instructions
+  than the headers issue (one `vcmax` per repeat); those of TCOLMAX, TCOLSUM, TSORT32, TTRANS and TSEL are missed in
+  some cases, as are tiny ones of TMATMUL and TLOADCONV.
 - TROWEXPAND is set to its reference (933 cycles for 64 rows); wider tiles have none.
 - Global memory: every core has its full transfer rate, whatever the others do, and re-reads hit the L2 cache. What the
   problem's own traffic needs at the chip's bandwidth is a lower bound of the estimate. Kernels that overflow the L2
