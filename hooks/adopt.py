@@ -106,7 +106,7 @@ def _adopt(arguments: argparse.Namespace) -> Path:
     name = str(arguments.kernel_name or arguments.data.get("kernel_name") or _name_of(description.entry))
     kernel = kernel_file(module, factory, name)
     notes = [*description.notes, *kernel.notes]
-    answers = _answers(description, name, arguments.data)
+    answers = _answers(description, name, arguments.data, catalog)
     owned = {
         f"src/{name}/kernel.py": kernel.text,
         f"src/{name}/__init__.py": texts.host(description, name, source.name),
@@ -151,7 +151,7 @@ def _name_of(factory: str) -> str:
     return "_".join(filter(None, words.split("_")))
 
 
-def _answers(description: Description, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _answers(description: Description, name: str, given: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
     """The template's answers: what was read, and over it what the user gave."""
     read_off: dict[str, Any] = {
         "kernel_name": name,
@@ -161,6 +161,9 @@ def _answers(description: Description, name: str, given: Mapping[str, Any]) -> d
     }
     read_off |= {"backend": description.backend} if description.backend else {}
     read_off |= {"platform": description.platform} if description.platform else {}
+    platforms = catalog.dtypes[description.dtype]["platforms"]
+    if description.platform not in platforms and len(platforms) < len(catalog.hardware):
+        read_off["platform"] = platforms[0]  # float8: on some chips only
     return {**read_off, **given, "kernel_name": name, "operator": "adopted"}
 
 

@@ -133,6 +133,10 @@ CALLS = {
         "def test(M, N):\n    double(M, N, block_M=32)"
     ),
     "wrapper": "def call(N, M=32):\n    return double(M, N, 32)\ncall(64)\ncall(80, M=48)",
+    "enumerate": (
+        "for i, (M, N) in enumerate([(32, 64), (48, 80)], 1):\n    double(M, N, block_M=32)\n"
+        "double(1 << 16, 1 << 16, block_M=32)  # too large to be tried\ndouble(0, 64, block_M=32)"
+    ),
     "tensor": (
         "def call(x):\n    M, N = x.shape\n    return double(M, N, 32)\n"
         "call(torch.randn(32, 64).half().npu())\nx = torch.zeros((48, 80), dtype=torch.half)\ncall(x)"
@@ -346,6 +350,30 @@ def test_refused(tmp_path: Path, text: str, message: str) -> None:
 
 def test_arguments_that_do_not_exist(tmp_path: Path) -> None:
     assert "no parameter block_X of double; there are: M, N, block_M" in refusal(write(tmp_path), block_X=3)
+
+
+def test_sizes_that_are_none(tmp_path: Path) -> None:
+    path = write(tmp_path, FILE[: FILE.index("def run(M, N):")] + "double(0, 64, 32)\n")
+    assert "M=0: no size" in refusal(path)
+    assert dict(describe(path, M=96).problems[0].sizes) == {"M": 96, "N": 64}
+
+
+def test_problems_that_are_too_large(tmp_path: Path) -> None:
+    path = write(tmp_path, FILE[: FILE.index("def run(M, N):")] + "double(1 << 16, 1 << 14, 32)\n")
+    assert any("take 8.0 GiB; smaller: --argument for M, N" in note for note in describe(path).notes)
+
+
+def test_names_that_the_package_uses_itself(tmp_path: Path) -> None:
+    text = FILE.replace("block_M", "device")
+    assert "the package's own code uses the name device" in refusal(write(tmp_path, text))
+
+
+def test_float8_is_for_the_chip_that_has_it(plain_template: Path, tmp_path: Path) -> None:
+    path = write(tmp_path, FILE.replace('dtype="float32"', 'dtype="e4m3_float8"'))
+    command = [str(path), str(tmp_path / "package"), "--template", str(plain_template), "-d", "compile_check=off"]
+    assert adopt.main(command) == adopt.NOT_CHECKED
+    answers = projects.answers_of(tmp_path / "package")
+    assert (answers["dtype"], answers["platform"], answers["backend"]) == ("float8_e4m3", "A5", "pto")
 
 
 def test_macros(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import keyword
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,19 @@ from harness.catalog import Catalog
 from harness.rules.model import ITEMSIZE, Factory, Module, Parameter, Scope, normalise_dtype
 
 UNKNOWN_SIZE = 256  # of a symbolic dimension that the file says nothing about
-RESERVED = {"case", "device", "inputs", "np", "rng", "sizes"}  # names that the written files use themselves
+RESERVED = {
+    "case",
+    "computed",
+    "device",
+    "inputs",
+    "moved",
+    "np",
+    "rng",
+    "values",
+    "wanted",
+}  # names that the written files use themselves
+FLOAT8 = {"e4m3_float8": "float8_e4m3", "e5m2_float8": "float8_e5m2"}  # the compiler's names, to the catalog's
+LARGEST = 2**30  # bytes of tensors that a case may have; a problem in the file above that is left out
 NAMED = ("name", "expression")
 DIVISIONS = {"T.ceildiv", "tilelang.cdiv"}
 
@@ -134,6 +147,7 @@ class Describer:
         self._check_given()
         out, spaces = self._indices("out_idx"), self._indices("workspace_idx")
         sets = self._argument_sets()
+        sets = self._sensible(sets, self._tensors(sets[0], out, spaces))
         first = sets[0]
         tensors = self._tensors(first, out, spaces)
         for position in (*out, *spaces):
@@ -159,6 +173,9 @@ class Describer:
             for name in self.parameters
             if name not in sizes and name in first and (name in computed or not self._left_to_factory(name, sets))
         ]
+        clash = next((n for n in (*sizes, *(option.name for option in options)) if n in RESERVED), None)
+        if clash is not None:
+            raise self._cannot(f"the package's own code uses the name {clash}", f"rename {clash}, for example {clash}_")
         scenario = choose_scenario(self.factory, self.catalog, self.era)
         self.notes += scenario.notes
         dtype = next((t.dtype for t in inputs if t.dtype in self.catalog.dtypes), "float16")
@@ -246,6 +263,37 @@ class Describer:
             )
         return found
 
+    def _sensible(self, sets: list[dict[str, Any]], tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
+        """The argument sets whose sizes are sizes: 0 and None stand for "to be given".
+
+        Raises:
+            CannotAdopt: None is left.
+        """
+        named = {d.text for t in tensors for d in t.dims if d.kind == "name"} & set(self.parameters)
+
+        def wrong(arguments: Mapping[str, Any]) -> list[str]:
+            return [n for n in self.parameters if n in named and not (type(s := arguments.get(n)) is int and s > 0)]
+
+        good = [arguments for arguments in sets if not wrong(arguments)]
+        if not good:
+            bad = wrong(sets[0])
+            values = ", ".join(f"{name}={sets[0].get(name)!r}" for name in bad)
+            raise self._cannot(f"{values}: no size", "give " + " ".join(f"--argument {name}=NUMBER" for name in bad))
+        small = [arguments for arguments in good if self._bytes(tensors, arguments) <= LARGEST]
+        if not small:
+            size, names = self._bytes(tensors, good[0]) / 2**30, ", ".join(sorted(named))
+            self.notes.append(f"the tensors of the first problem take {size:.1f} GiB; smaller: --argument for {names}")
+        return small or good[:1]
+
+    def _bytes(self, tensors: Sequence[Tensor], arguments: Mapping[str, Any]) -> int:
+        """What the tensors of a problem take, as far as their sizes are known."""
+        value = Given(self.module, Scope(), {**self.given, **arguments})
+        total = 0
+        for tensor in tensors:
+            sizes = [value(ast.parse(d.text, mode="eval").body) for d in tensor.dims if d.kind != "unknown"]
+            total += math.prod(s if isinstance(s, int) else 1 for s in sizes) * ITEMSIZE[tensor.dtype]
+        return total
+
     def _default(self, node: ast.expr) -> Any:
         return Given(self.module, self.module.scope)(node)
 
@@ -298,7 +346,7 @@ class Describer:
         assert isinstance(call, ast.Call)
         node = call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.arg == "dtype"), None)
         found = Given(self.module, self.factory.scope, arguments)(node)
-        spelt = normalise_dtype(found) if isinstance(found, str) else ""
+        spelt = FLOAT8.get(found, normalise_dtype(found)) if isinstance(found, str) else ""
         if spelt not in ITEMSIZE:
             shown = ast.unparse(node) if node is not None else "missing"
             raise self._cannot(

@@ -11,6 +11,7 @@ from harness.rules.cores import CUBE
 from harness.rules.model import ITEMSIZE
 
 WIDTH = 120
+LONGEST = 60  # characters of a case's name
 ML_DTYPES = {"bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn", "float8_e5m2": "float8_e5m2"}
 ANNOTATIONS = {bool: "bool", int: "int", float: "float", str: "str"}
 
@@ -18,16 +19,18 @@ ANNOTATIONS = {bool: "bool", int: "int", float: "float", str: "str"}
 def host(description: Description, name: str, source: str) -> str:
     """``__init__.py``: the checks and the host function."""
     d = description
-    tensors = [f'    inputs.tensor("{t.host}", {t.host}, {dims(t)}, "{t.dtype}")' for t in d.inputs]
+    tensors = [
+        f'    inputs.tensor("{t.host}", {t.host}, {dims(t)}, "{ML_DTYPES.get(t.dtype, t.dtype)}")' for t in d.inputs
+    ]
     expressions = list(dict.fromkeys(dim.text for t in d.inputs for dim in t.dims if dim.kind == "expression"))
     read = [size for size in d.sizes if any(size in names_in(text) for text in expressions)]
     checks = [f'    {size} = inputs.sizes["{size}"]' for size in read]
     if expressions:
         pairs = [f'("{text}", {text})' for text in expressions]
-        checks += wrapped("    for dim, wanted in (", [*pairs, ""] if len(pairs) == 1 else pairs, "):")
+        checks += wrapped("    for computed, wanted in (", [*pairs, ""] if len(pairs) == 1 else pairs, "):")
         checks += [
-            "        if inputs.sizes[dim] != wanted:",
-            f'            raise ValueError(f"{name}: {{dim}} is {{wanted}}, got {{inputs.sizes[dim]}}")',
+            "        if inputs.sizes[computed] != wanted:",
+            f'            raise ValueError(f"{name}: {{computed}} is {{wanted}}, got {{inputs.sizes[computed]}}")',
         ]
     entries = [f'"{size}": inputs.sizes["{size}"]' for size in d.arguments]
     entries += [f'"{option.name}": {option.name}' for option in d.options]
@@ -59,7 +62,7 @@ def host(description: Description, name: str, source: str) -> str:
             "        TypeError: Not a tensor, or another element type.",
             "        ValueError: Sizes that do not go together, an empty or non-contiguous tensor, another device.",
             '    """',
-            f'    inputs = Inputs("{name}", device)',
+            *([f'    inputs = Inputs("{name}", device)'] if d.inputs else []),
             *tensors,
             *checks,
             *wrapped("    return {", entries, "}"),
@@ -265,7 +268,7 @@ def literal(value: object) -> str:
 def wrapped(start: str, parts: Sequence[str], end: str) -> list[str]:
     """A bracketed list on one line, or an item a line where that is too long."""
     line = f"{start}{', '.join(parts).rstrip(' ') if parts else ''}{end}"
-    if len(line) <= WIDTH:
+    if len(line) <= WIDTH and "\n" not in line:
         return [line]
     indent = re.match(r" *", start)
     inner = (indent[0] if indent else "") + "    "
@@ -326,9 +329,11 @@ def case_lines(d: Description, problem: Problem, fill: str = "") -> list[str]:
     level = "boundary" if fill else problem.level
     sizes = "x".join(str(size) for size in problem.sizes.values()) or "fixed"
     changed = [re.sub(r"[^\w.]+", "-", f"{key}={value}") for key, value in problem.options.items()]
+    if len(sizes) + sum(map(len, changed)) > LONGEST:
+        sizes, changed = f"problem{d.problems.index(problem) + 1}", []
     name = "-".join([level, sizes, *changed, *([fill] if fill else [])])
-    shape = ", ".join(f'"{key}": {value}' for key, value in problem.sizes.items())
-    parts = [f'name="{name}"', f'level="{level}"', f"shape={{{shape}}}"]
+    parts = [f'name="{name}"', f'level="{level}"']
+    parts += ["\n".join(wrapped("        shape={", [f'"{k}": {v}' for k, v in problem.sizes.items()], "}")).lstrip()]
     parts += [f'fill="{fill}"'] if fill else []
     if problem.options:
         parts.append("options={" + ", ".join(f'"{k}": {literal(v)}' for k, v in problem.options.items()) + "}")

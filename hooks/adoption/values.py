@@ -56,9 +56,12 @@ class Given(Evaluator):
                     return self._new_tensor(method, node, depth)
                 if isinstance(shape := self(owner, depth), Shape):
                     return self._method(shape, method, [self(argument, depth) for argument in arguments])
-            case ast.BoolOp(op=ast.Or(), values=values):  # a or b: the value, not whether there is one
-                found_so_far = (self(value, depth) for value in values)
-                return next((value for value in found_so_far if value is None or value), None)
+            case ast.Call(func=ast.Name(id="enumerate" | "zip" | "product"), args=arguments):
+                return self._combined(node, [self(argument, depth) for argument in arguments])
+            case ast.BoolOp(
+                op=ast.Or(), values=values
+            ):  # the value, not whether there is one; what is not known counts as not given
+                return next((found for value in values if (found := self(value, depth))), None)
             case ast.BinOp(left=left, right=right):
                 for side in (left, right):
                     if isinstance(shape := self(side, depth), Shape):
@@ -66,6 +69,15 @@ class Given(Evaluator):
             case _:
                 pass
         return super()._value(node, depth)
+
+    @staticmethod
+    def _combined(call: ast.Call, values: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Rounds of a loop over ``enumerate``, ``zip`` or ``itertools.product`` of literals."""
+        kind = call.func.id if isinstance(call.func, ast.Name) else ""
+        if not values or not all(isinstance(value, tuple) for value in values[: 1 if kind == "enumerate" else None]):
+            return None
+        made: Any = {"enumerate": lambda items, *_: enumerate(items), "zip": zip, "product": itertools.product}[kind]
+        return tuple(itertools.islice(made(*values), MOST))
 
     def _new_tensor(self, function: str, call: ast.Call, depth: int) -> Shape | None:
         """The shape of ``torch.randn(2, 3)``, ``torch.full((2, 3), 1.0)``, ``torch.randint(0, 9, (2, 3))``."""
