@@ -4,7 +4,7 @@
 
 Reads the file (it is not run), writes the package's kernel, host function, cases and design from it, copies the
 template around them with Copier, and checks the result. The golden reference is left to be written; the tests say so.
-Needs an interpreter that has Copier: uvx --from copier python hooks/adopt.py …
+Needs an interpreter that has Copier: uv run --no-project --with copier python hooks/adopt.py …
 
 Exit status: 0 adopted, nothing failed · 1 adopted, a rung failed · 2 adopted, not checked · 3 not adopted.
 """
@@ -178,7 +178,10 @@ def _copy(package: Path, owned: Mapping[str, str], answers: Mapping[str, Any], a
         from copier.errors import CopierError
     except ImportError as error:
         raise CannotAdopt(
-            Path(sys.executable), 0, "this Python has no Copier", "uvx --from copier python hooks/adopt.py …"
+            Path(sys.executable),
+            0,
+            "this Python has no Copier",
+            "uv run --no-project --with copier python hooks/adopt.py …",
         ) from error
     for path, text in owned.items():
         target = package / path

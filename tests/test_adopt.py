@@ -358,6 +358,16 @@ def test_sizes_that_are_none(tmp_path: Path) -> None:
     assert dict(describe(path, M=96).problems[0].sizes) == {"M": 96, "N": 64}
 
 
+def test_a_package_has_one_element_type(tmp_path: Path) -> None:
+    """What decides it is no option; calls with another type are left out."""
+    calls = "double(32, 64, 32, dtype='float16')\ndouble(48, 80, 32, dtype='float16')\ndouble(1, 2, 32)\n"
+    found = describe(write(tmp_path, FILE[: FILE.index("def run(M, N):")] + calls))
+    assert (found.dtype, [option.name for option in found.options]) == ("float16", ["block_M"])
+    assert [(option.name, option.value) for option in found.constants] == [("dtype", "float16")]
+    assert [dict(p.sizes) for p in found.problems if p.level == "l0"] == [{"M": 32, "N": 64}, {"M": 48, "N": 80}]
+    assert "calls with other element types are left out: a package has one" in found.notes
+
+
 def test_problems_that_are_too_large(tmp_path: Path) -> None:
     path = write(tmp_path, FILE[: FILE.index("def run(M, N):")] + "double(1 << 16, 1 << 14, 32)\n")
     assert any("take 8.0 GiB; smaller: --argument for M, N" in note for note in describe(path).notes)

@@ -87,6 +87,7 @@ class Description:
         sizes: Names of dimensions that are read off tensors, in order.
         arguments: Parameters of the factory that are sizes.
         options: Parameters of the factory that callers may set.
+        constants: Parameters of the factory that decide element types: a package has one.
         problems: What to try.
         scenario: The scenario and why.
         dtype: Element type of the package.
@@ -103,6 +104,7 @@ class Description:
     sizes: list[str]
     arguments: list[str]
     options: list[Option]
+    constants: list[Option]
     problems: list[Problem]
     scenario: Choice
     dtype: str
@@ -150,6 +152,7 @@ class Describer:
         sets = self._sensible(sets, self._tensors(sets[0], out, spaces))
         first = sets[0]
         tensors = self._tensors(first, out, spaces)
+        sets = self._of_one_type(sets, tensors, out, spaces)
         for position in (*out, *spaces):
             if position >= len(tensors):
                 raise self._cannot(
@@ -173,6 +176,9 @@ class Describer:
             for name in self.parameters
             if name not in sizes and name in first and (name in computed or not self._left_to_factory(name, sets))
         ]
+        typed = self._element_types()
+        constants = [option for option in options if option.name in typed]
+        options = [option for option in options if option.name not in typed]
         clash = next((n for n in (*sizes, *(option.name for option in options)) if n in RESERVED), None)
         if clash is not None:
             raise self._cannot(f"the package's own code uses the name {clash}", f"rename {clash}, for example {clash}_")
@@ -188,6 +194,7 @@ class Describer:
             sizes=sizes,
             arguments=arguments,
             options=options,
+            constants=constants,
             problems=self._problems(sets, sizes, options),
             scenario=scenario,
             dtype=dtype,
@@ -284,6 +291,25 @@ class Describer:
             size, names = self._bytes(tensors, good[0]) / 2**30, ", ".join(sorted(named))
             self.notes.append(f"the tensors of the first problem take {size:.1f} GiB; smaller: --argument for {names}")
         return small or good[:1]
+
+    def _of_one_type(
+        self, sets: list[dict[str, Any]], tensors: Sequence[Tensor], out: Sequence[int], spaces: Sequence[int]
+    ) -> list[dict[str, Any]]:
+        """The argument sets with the element types of the first."""
+
+        def types(found: Sequence[Tensor]) -> list[str]:
+            return [tensor.dtype for tensor in found]
+
+        same = [arguments for arguments in sets if types(self._tensors(arguments, out, spaces)) == types(tensors)]
+        if len(same) < len(sets):
+            self.notes.append("calls with other element types are left out: a package has one")
+        return same
+
+    def _element_types(self) -> set[str]:
+        """Parameters of the factory that tensors take their element type from."""
+        calls = [p.node.annotation for p in self.kernel.parameters if isinstance(p.node.annotation, ast.Call)]
+        nodes = [part for call in calls for part in (*call.args[1:], *(k.value for k in call.keywords))]
+        return {name for node in nodes for name in names(node)} & set(self.parameters)
 
     def _bytes(self, tensors: Sequence[Tensor], arguments: Mapping[str, Any]) -> int:
         """What the tensors of a problem take, as far as their sizes are known."""

@@ -34,6 +34,7 @@ def host(description: Description, name: str, source: str) -> str:
         ]
     entries = [f'"{size}": inputs.sizes["{size}"]' for size in d.arguments]
     entries += [f'"{option.name}": {option.name}' for option in d.options]
+    entries += [f'"{option.name}": {literal(option.value)}' for option in d.constants]
     inner = [t.host for t in d.inputs]
     keywords = [f"{option.name}={option.name}" for option in d.options]
     call = ", ".join([*inner, *keywords])
@@ -228,7 +229,8 @@ def design(description: Description, name: str, source: str, notes: Sequence[str
             f"| switches on in the kernel | {switches if on is not None else 'not known from the text'} |",
             f"| switches on in the scenario's row | {wanted} (compiler era {d.scenario.era}) |",
             f"| arguments from tensors | {', '.join(f'`{a}`' for a in d.arguments) or 'none'} |",
-            f"| options | {', '.join(f'`{o.name} = {o.value!r}`' for o in d.options) or 'none'} |",
+            f"| element types | {listed(d.constants) or 'as the factory has them'} |",
+            f"| options | {listed(d.options) or 'none'} |",
             "",
             "| tensor | role | shape | element type |",
             "|---|---|---|---|",
@@ -257,6 +259,10 @@ def signature(d: Description, name: str, result: str, kind: str, more: Sequence[
 
 def option_parameter(option: Option) -> str:
     return f"{option.name}: {ANNOTATIONS.get(type(option.value), 'Any')} = {literal(option.value)}"
+
+
+def listed(options: Sequence[Option]) -> str:
+    return ", ".join(f"`{option.name} = {option.value!r}`" for option in options)
 
 
 def literal(value: object) -> str:
