@@ -42,6 +42,7 @@ def test_bare_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     assert "– TileLang-Ascend" in shown
     assert "To get TileLang-Ascend, managed toolchain" in shown
     assert "python -m harness toolchain install" in shown
+    assert "To get Ascend NPU: a machine with an NPU" in " ".join(shown.split())
     assert run("--require", "python", "--require", "cache") == 0
     assert run("--require", "compiler") == 2
     assert run("--require", "npu") == 2

@@ -94,6 +94,18 @@ def test_source_shows_the_generated_code(package: Package, backend: str) -> None
     assert ("pto::" in done.stdout) == (backend == "pto")
 
 
+@pytest.mark.parametrize("command", ["check", "source", "bench"])
+def test_an_unknown_case_is_wrong_use(package: Package, command: str) -> None:
+    done = run_harness(package(kernel_name=NAME), command, "--case", "nope", COLUMNS="300")
+    assert done.returncode == 3
+    assert "tests/spec.py has no case nope; there are: l0-" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("command", "said"), [("bench", "Measure on an NPU"), ("convert", "Rewrite an Expert kernel")])
+def test_help_keeps_its_capitals(package: Package, command: str, said: str) -> None:
+    assert said in run_harness(package(kernel_name=NAME), command, "--help").stdout
+
+
 def test_a_second_check_is_answered_from_the_cache(package: Package) -> None:
     root = package(kernel_name=NAME)
     climb(root, "--require", "budget")

@@ -23,6 +23,7 @@ from harness.budget import Use
 from harness.compiler.client import Request, find_compiler
 from harness.compiler.lowered import Buffer
 from harness.rules import RULES, Context, Finding, check_lowered, check_project, check_source, lowered
+from harness.rules import cli as rules_cli
 from harness.rules.cli import apply, context_of
 from harness.rules.explain import SEPARATOR, Snippet, document, pages
 from harness.rules.formats import FORMATS, render
@@ -366,6 +367,11 @@ def test_formats(form: str, some: list[Finding]) -> None:
     assert render([], form, Path("/p")) is not None
     with pytest.raises(ValueError, match="text, json"):
         render(some, "xml", Path("/p"))
+
+
+def test_a_workflow_command_needs_a_finding(package: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert rules_cli.run(projects.load(package()), form="github") == 0
+    assert capsys.readouterr().out == ""
 
 
 FOLDER = [(id, s) for id, s in SNIPPETS if s.base == "folder"]

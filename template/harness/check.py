@@ -12,8 +12,11 @@ from rich.console import Console
 from harness import project as projects
 from harness.compiler.client import CompilerError, Request, find_compiler
 from harness.ladder import RUNGS, Ladder, exit_status
+from harness.project import Project, ProjectError
 from harness.report import print_rungs, to_json
 from harness.spec import Case
+
+USAGE = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +38,9 @@ def main(arguments: argparse.Namespace) -> int:
             return status
     console = Console(stderr=arguments.json, highlight=False)
     part = arguments.case
+    if part and (unknown := _no_case(project, part)):
+        print(unknown, file=sys.stderr)
+        return USAGE
 
     def select(case: Case) -> bool:
         return part in case.name if part else case.level == "l0" and not case.nightly
@@ -53,6 +59,17 @@ def main(arguments: argparse.Namespace) -> int:
     return status
 
 
+def _no_case(project: Project, part: str) -> str:
+    """What to say where no case's name contains ``part``; empty where one does, or where the spec does not load."""
+    try:
+        names = [case.name for case in project.spec().cases]
+    except ProjectError:
+        return ""
+    if any(part in name for name in names):
+        return ""
+    return f"tests/spec.py has no case {part}; there are: {', '.join(names)}"
+
+
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=("ascendc", "pto"), help="compiler target (default: the package's own)")
     parser.add_argument("--case", help="the first case whose name contains this (default: the spec's first)")
@@ -64,7 +81,10 @@ def source_main(arguments: argparse.Namespace) -> int:
     backend = arguments.backend or project.backend
     if backend not in project.targets:
         print(f"{project.platform} has only the target {project.targets[0]}", file=sys.stderr)
-        return 3
+        return USAGE
+    if arguments.case and (unknown := _no_case(project, arguments.case)):
+        print(unknown, file=sys.stderr)
+        return USAGE
     ladder = Ladder(project, select=lambda case: (arguments.case or "") in case.name)
     _, kernel_arguments = ladder.problems[0]
     try:

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="python -m harness", description="Checks, tests and measures this package's kernel.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (help_text, module, add_arguments, _) in COMMANDS.items():
-        sub = commands.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
+        sub = commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
         if name in argv[:1]:
             getattr(importlib.import_module(module), add_arguments)(sub)
     arguments = parser.parse_args(argv)

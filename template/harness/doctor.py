@@ -112,7 +112,9 @@ def _cann() -> Entry:
 def _npu() -> Entry:
     title, unlocks = "Ascend NPU", "device"
     if (why := device.missing_npu()) is not None:
-        return Entry("npu", title, False, why, unlocks)
+        return Entry(
+            "npu", title, False, why, unlocks, fix="a machine with an NPU and its driver, PyTorch and torch_npu"
+        )
     return Entry("npu", title, True, f"torch_npu {importlib.metadata.version('torch_npu')}", unlocks)
 
 

@@ -37,8 +37,8 @@ def run(project: Project, *, fix: bool = False, form: str | None = None) -> int:
         if form is None:
             print(f"{mended} finding{'s' * (mended != 1)} mended")
         findings = check_project(project.root, context)
-    if form is not None:
-        print(render(findings, form, project.root))
+    if form is not None and (text := render(findings, form, project.root)):
+        print(text)
     return int(any(finding.severity == "error" for finding in findings))
 
 
