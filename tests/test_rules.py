@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,6 +18,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
 import repository
 import rule_kernels
@@ -22,6 +26,8 @@ from harness import project as projects
 from harness.budget import Use
 from harness.compiler.client import Request, find_compiler
 from harness.compiler.lowered import Buffer
+from harness.ladder import Ladder
+from harness.report import print_rungs
 from harness.rules import RULES, Context, Finding, check_lowered, check_project, check_source, lowered
 from harness.rules import cli as rules_cli
 from harness.rules.cli import apply, context_of
@@ -329,7 +335,7 @@ def mend(tmp_path: Path, base: str, rule: str, regions: dict[str, str]) -> None:
     path.write_bytes(rule_kernels.build(base, regions).replace("\n", "\r\n").encode())
     where = rule_kernels.context(base)
     before = check_source(path, where)
-    assert apply(path, before) >= 1
+    assert apply(path, before)
     after = check_source(path, where)
     assert {f.rule for f in after if f.edits} == set(), path.read_text()
     assert "TLA001" not in ids(after)
@@ -339,6 +345,43 @@ def mend(tmp_path: Path, base: str, rule: str, regions: dict[str, str]) -> None:
 def test_fixable_rules() -> None:
     rules = {WRONG[name][1] for name in FIXABLE} | {f.rule for s in PAGES_FIXABLE for f in check_snippet(s) if f.edits}
     assert rules == {"TLA101", "TLA104", "TLA123", "TLA124", "TLA203", "TLA608"}
+
+
+@pytest.mark.parametrize("scenario", ["expert", "mixed", "vector"])
+def test_no_switch_goes_without_a_replacement(scenario: str) -> None:
+    """A Developer kernel in a package of another scenario keeps its switches."""
+    where = rule_kernels.context("fusion", scenario=scenario)
+    (found,) = (f for f in rule_kernels.findings("fusion", where=where) if f.rule == "TLA101")
+    assert "written for another scenario" in found.message
+    assert "TL_ASCEND_AUTO_CV_COMBINE" in found.message
+    assert "adopt.py" in (found.fix or "")
+    assert found.edits == ()
+
+
+def test_the_ladder_says_what_to_do_next(package: Callable[..., Path], tmp_path: Path) -> None:
+    root = shutil.copytree(package(kernel_name="softmax"), tmp_path / "softmax")
+    kernel = root / "src" / "softmax" / "kernel.py"
+    switch = "tilelang.PassConfigKey.TL_ASCEND_AUTO_SYNC: "
+    kernel.write_text(kernel.read_text().replace(f"{switch}True", f"{switch}False"))
+    project, shown = projects.load(root), io.StringIO()
+    rungs = list(itertools.islice(Ladder(project).climb(), 2))
+    print_rungs(Console(file=shown, width=300), project, rungs)
+    assert "kernel.py:" in shown.getvalue()
+    assert "error TLA101 of the four" in shown.getvalue()
+    assert ". Fix: set the switches" in shown.getvalue()
+    assert "harness check --fix mends 1 of " in shown.getvalue()
+    assert "python -m harness explain TLA101 says why" in shown.getvalue()
+    told = io.StringIO()
+    rules_cli.run(project, fix=True, told=told)
+    assert re.match(r"src/softmax/kernel\.py:\d+: TLA101 mended: set the switches", told.getvalue())
+    assert "\n1 finding mended\n" in told.getvalue()
+
+
+def test_a_warning_under_a_passed_rung_says_so(package: Callable[..., Path]) -> None:
+    project = projects.load(package())
+    warning = Finding("TLA002", "can't tell", project.kernel, severity="warning")
+    _, (line,), _ = Ladder(project)._judge([warning], "")
+    assert "kernel.py:1:1: warning TLA002 can't tell" in line
 
 
 @pytest.fixture

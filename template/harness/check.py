@@ -33,7 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.fix or arguments.format:
         from harness.rules import cli
 
-        status = cli.run(project, fix=arguments.fix, form=arguments.format)
+        status = cli.run(project, fix=arguments.fix, form=arguments.format, told=sys.stderr if arguments.json else None)
         if arguments.format:
             return status
     console = Console(stderr=arguments.json, highlight=False)

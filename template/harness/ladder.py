@@ -189,7 +189,7 @@ class Ladder:
         if errors:
             raise _Failed(errors[0], errors[1:], **data)
         summary = ", ".join(f"{use.memory} {use.used:,} of {use.capacity:,} ({use.share:.0%})" for use in uses)
-        return f"{summary} bytes", warnings, data
+        return f"{summary} bytes", [f"warning: {text}" for text in warnings], data
 
     def rung_simulated(self) -> Passed:
         if self.project.platform == "A5":
@@ -281,8 +281,8 @@ class Ladder:
 
 def _line(finding: Finding, project: Project) -> str:
     path = finding.path.relative_to(project.root) if finding.path.is_relative_to(project.root) else finding.path
-    fix = f" Fix: {finding.fix}" if finding.fix else ""
-    return f"{path}:{finding.line}:{finding.column}: {finding.rule} {finding.message}{fix}"
+    fix = f". Fix: {finding.fix}" if finding.fix else ""
+    return f"{path}:{finding.line}:{finding.column}: {finding.severity} {finding.rule} {finding.message}{fix}"
 
 
 def _head(error: BaseException) -> str:

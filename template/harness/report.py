@@ -35,9 +35,22 @@ def print_rungs(console: Console, project: Project, rungs: Sequence[Rung]) -> No
     for rung in rungs:
         for line in rung.details:
             console.print(f"  {rung.name}: {line}" if rung.status == "failed" else f"  {line}", markup=False)
+    if step := _next_step(rungs):
+        console.print(step, markup=False)
     remedies = dict.fromkeys((rung.remedy, rung.name) for rung in rungs if rung.remedy)
     for remedy, name in remedies:
         console.print(f"To run [bold]{name}[/]: {escape(remedy)}")
+
+
+def _next_step(rungs: Sequence[Rung]) -> str:
+    """What to do about broken rules; empty where none is."""
+    findings = [finding for rung in rungs for finding in rung.data.get("findings", ())]
+    if not findings:
+        return ""
+    worst = min(findings, key=lambda finding: bool(finding["severity"] != "error"))
+    fixable = sum(finding["fixable"] for finding in findings)
+    mend = f"python -m harness check --fix mends {fixable} of {len(findings)}; " if fixable else ""
+    return f"{mend}python -m harness explain {worst['rule']} says why"
 
 
 def to_json(project: Project, rungs: Sequence[Rung], required: str | None, status: int) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TextIO
 
 from harness import catalog
 from harness.project import Project
@@ -24,8 +26,8 @@ def context_of(project: Project) -> Context:
     )
 
 
-def run(project: Project, *, fix: bool = False, form: str | None = None) -> int:
-    """Check the package's rules, mend what is safe to mend, print.
+def run(project: Project, *, fix: bool = False, form: str | None = None, told: TextIO | None = None) -> int:
+    """Check the package's rules, mend what is safe to mend, print; ``told`` hears what was mended.
 
     Returns:
         1 when an error is left, else 0.
@@ -33,36 +35,41 @@ def run(project: Project, *, fix: bool = False, form: str | None = None) -> int:
     context = context_of(project)
     findings = check_project(project.root, context)
     if fix:
-        mended = sum(apply(path, findings) for path in {f.path for f in findings if f.edits})
+        paths = sorted({f.path for f in findings if f.edits})
+        mended = [finding for path in paths for finding in apply(path, findings)]
         if form is None:
-            print(f"{mended} finding{'s' * (mended != 1)} mended")
+            stream = told or sys.stdout
+            for f in mended:
+                shown = f.path.relative_to(project.root) if f.path.is_relative_to(project.root) else f.path
+                print(f"{shown}:{f.line}: {f.rule} mended: {f.fix}", file=stream)
+            print(f"{len(mended)} finding{'s' * (len(mended) != 1)} mended", file=stream)
         findings = check_project(project.root, context)
     if form is not None and (text := render(findings, form, project.root)):
         print(text)
     return int(any(finding.severity == "error" for finding in findings))
 
 
-def apply(path: Path, findings: list[Finding]) -> int:
+def apply(path: Path, findings: list[Finding]) -> list[Finding]:
     """Write the automatic fixes of one file; overlapping ones wait for the next run.
 
     Returns:
-        How many findings were mended.
+        The findings that were mended, their lines as they were before.
     """
     data = path.read_bytes()
     bom = data.startswith(b"\xef\xbb\xbf")
     lines = [line.encode() for line in data.decode("utf-8-sig").splitlines(keepends=True)]
     touched: list[tuple[tuple[int, int], tuple[int, int]]] = []
     edits: list[Edit] = []
-    count = 0
+    mended: list[Finding] = []
     for finding in findings:
         spans = [((e.line, e.column), (e.end_line, e.end_column)) for e in finding.edits]
         clash = any((a < d and c < b) or a == c for a, b in spans for c, d in touched)
         if finding.path == path and spans and not clash:
             touched += spans
             edits += finding.edits
-            count += 1
+            mended.append(finding)
     for edit in sorted(edits, key=lambda e: (e.line, e.column), reverse=True):
         head, tail = lines[edit.line - 1][: edit.column], lines[edit.end_line - 1][edit.end_column :]
         lines[edit.line - 1 : edit.end_line] = [head + edit.text.encode() + tail]
     path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + b"".join(lines))
-    return count
+    return mended

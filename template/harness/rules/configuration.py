@@ -7,11 +7,16 @@ import difflib
 from collections.abc import Iterator
 
 from harness.rules.cores import core, crosses_on_chip
-from harness.rules.model import SWITCH_STRINGS, SWITCHES, Evaluator, same
+from harness.rules.model import SWITCH_STRINGS, SWITCHES, SYNCHRONISATION, Evaluator, same
 from harness.rules.registry import Edit, Hit, View, insert_after, replace, rule
 
 SPELLED = {name: key for key, name in SWITCHES.items()}
 OPTIONS = ("out_idx", "workspace_idx")
+CROSS = {"T.set_cross_flag", "T.wait_cross_flag", "T.sync_all"}
+ADOPT = (
+    "make a package of its own of it: python hooks/adopt.py FILE DESTINATION, in the template (docs/adopting.md);"
+    " or write the synchronisation by hand"
+)
 
 
 def indices(view: View, option: str) -> tuple[list[int] | None, ast.expr | None]:
@@ -50,7 +55,26 @@ def pass_configs(view: View) -> Iterator[Hit]:
         where = f"{view.context.scenario} (compiler era {view.context.era})"
         message = f"of the four switches scenario {where} needs {row}; here {states}"
         at = config.node or view.factory.decorator
-        yield Hit(at, message, "set the switches to the scenario's row", _switch_edits(view, wrong))
+        missed = [SPELLED[name] for name, on in wrong.items() if not on and _not_by_hand(view, name)]
+        if missed and not view.kernel.unknown_calls and view.kernel.operations:
+            message += f": the kernel is written for another scenario, it has nothing in place of {', '.join(missed)}"
+            yield Hit(at, message, ADOPT)
+            return
+        yield Hit(at, message, "set the switches to the scenario's row", () if missed else _switch_edits(view, wrong))
+
+
+def _not_by_hand(view: View, switch: str) -> bool:
+    """Whether the kernel lacks what has to be written by hand where a switch is off."""
+    kernel = view.kernel
+    both = {"C", "V"} <= {operation.scope or core(kernel, operation) for operation in kernel.operations}
+    match switch:
+        case "auto_sync":
+            return not any(kernel.named(*SYNCHRONISATION - CROSS))
+        case "auto_cv_combine":
+            return both and not any(operation.in_scope for operation in kernel.operations)
+        case "auto_cv_sync":
+            return both and not any(kernel.named(*CROSS))
+    return False
 
 
 def _switch_edits(view: View, wrong: dict[str, bool]) -> tuple[Edit, ...]:
