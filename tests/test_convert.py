@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ import numpy as np
 import pytest
 
 import rule_kernels
+from conftest import run_harness
 from harness import catalog
+from harness import project as projects
 from harness.compiler.client import Compiler, Request, find_compiler
 from harness.convert import Conversion, convert
 from harness.convert import command as convert_command
 from harness.rules import Context, check_source
+from harness.rules import cli as rules_cli
 from harness.vnpu.build import build
 from harness.vnpu.run import run
 
@@ -266,10 +270,67 @@ with T.Scope("V"):  # vector work
     # the end
 """
     text = part("expert", vector=vector).text
-    for comment in ("before the scope", "wait for the product", "all loaded", "sum", "only a barrier", "the end"):
+    for comment in ("before the scope", "wait for the product", "all loaded", "sum", "the end"):
         assert f"# {comment}" in text, comment
-    assert "if M > 0" not in text
+    for gone in ("if M > 0", "only a barrier"):
+        assert gone not in text
     ast.parse(text)
+
+
+def test_comments_about_flags_go_with_them() -> None:
+    vector = """
+with T.Scope("V"):
+    # At first the buffer is free.
+    T.set_flag("mte3", "v", 0)
+
+    T.wait_cross_flag(0)
+    T.copy(workspace_1[cid * block_M + vid * half, 0], c_ub)
+    # --- the sum ---
+    # Wait for it.
+    T.barrier_all()
+    # D too
+    T.copy(D[cid * block_M + vid * half, 0], d_ub)
+    T.tile.add(c_ub, c_ub, d_ub)
+    T.copy(c_ub, C[cid * block_M + vid * half, 0])
+
+    # Every flag that was set is waited for.
+    T.wait_flag("mte3", "v", 0)
+"""
+    text = part("expert", vector=vector).text
+    assert "Every flag" not in text
+    assert "Wait for it" not in text
+    assert re.search(r"# --- the sum ---\n +# D too\n +T.copy\(D", text)
+    assert re.search(r"# convert: .* gone\n +# At first the buffer is free.\n", text)
+
+
+def test_switches_of_a_vector_kernel() -> None:
+    """In every era those of the scenario vector; the comment above the decorator stays there."""
+    source = (DATA / "expert" / "vector.py").read_text(encoding="utf-8")
+    source = source.replace("@tilelang.jit", "# No pass_configs: all by hand.\n\n\n# Two vector cores.\n@tilelang.jit")
+    later = convert(Path("kernel.py"), source, era="strict-scope").text
+    text = convert(Path("kernel.py"), source).text
+    assert later.count("TL_ASCEND") == 3
+    assert "TL_ASCEND_AUTO_CV_SYNC" not in later
+    assert text.count("TL_ASCEND") == 2
+    assert "\n}\n\n\n# Two vector cores.\n@tilelang.jit" in text
+    assert "VEC_NUM = 2\n\n\npass_configs = {" in text
+
+
+def test_it_says_how_to_go_on(package: Callable[..., Path], tmp_path: Path) -> None:
+    """A package's scenario does not change: the converted kernel becomes a package of its own."""
+    answers = {"kernel_name": "vadd", "scenario": "expert", "operator": "vector_add"}
+    root = shutil.copytree(package(**answers), tmp_path / "vadd")
+    done = run_harness(root, "convert")
+    assert "The scenario of this package stays expert" in done.stderr
+    assert f"python hooks/adopt.py {root}/src/vadd/kernel.py DESTINATION" in done.stderr
+    kernel = root / "src" / "vadd" / "kernel.py"
+    assert "TL_ASCEND_AUTO_CV" not in kernel.read_text()
+    converted = kernel.read_text()
+    rules_cli.run(projects.load(root), fix=True)
+    assert kernel.read_text() == converted
+    loose = tmp_path / "loose.py"
+    loose.write_text(rule_kernels.build("expert"))
+    assert f"To make a package of it: python hooks/adopt.py {loose}" in run_harness(root, "convert", str(loose)).stderr
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])

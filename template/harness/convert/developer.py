@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import libcst as cst
 
+from harness import catalog
 from harness.convert.onchip import Outcome, join
 from harness.convert.parallel import to_parallel
 from harness.convert.products import Products
@@ -20,14 +21,17 @@ from harness.convert.syntax import (
     code,
     comments,
     expression,
+    headings,
+    left_over,
     map_blocks,
     parse,
     prepend,
     statement,
-    walk,
     with_body,
 )
+from harness.rules.cores import core
 from harness.rules.model import SWITCH_STRINGS, SWITCHES, SYNCHRONISATION, Evaluator, Factory, Kernel, Module
+from harness.rules.registry import Context
 
 RENAMED = {"alloc_ub": "alloc_shared", "alloc_L1": "alloc_shared", "alloc_L0C": "alloc_fragment"}
 BY_HAND = {"T.annotate_address", "T.mma", *SYNCHRONISATION}
@@ -65,20 +69,21 @@ class Conversion:
         return all(note.kind == "changed" for note in self.notes)
 
 
-def convert(path: Path, text: str | None = None, *, parallel: bool = False) -> Conversion:
+def convert(path: Path, text: str | None = None, *, parallel: bool = False, era: str = Context.era) -> Conversion:
     """Rewrite the hand-written kernels of a file in Developer mode.
 
     Args:
         path: The file.
         text: Its contents; read when None.
         parallel: Also turn ``T.tile`` arithmetic on whole buffers into T.Parallel loops.
+        era: The compiler's; it decides the switches of a kernel for the vector cores only.
 
     Raises:
         SyntaxError: The text is not Python.
         UnicodeDecodeError: The file is not UTF-8.
     """
     model = Module(path, text)
-    file = _File(model, parallel)
+    file = _File(model, parallel, era)
     if not file.wanted:
         return Conversion(model.text, file.notes)
     tree = cst.parse_module(model.text).visit(file)
@@ -91,15 +96,15 @@ def convert(path: Path, text: str | None = None, *, parallel: bool = False) -> C
 class _File(cst.CSTTransformer):
     """Rewrites the factories that are written by hand."""
 
-    def __init__(self, model: Module, parallel: bool) -> None:
+    def __init__(self, model: Module, parallel: bool, era: str) -> None:
         super().__init__()
-        self.model, self.parallel = model, parallel
+        self.model, self.parallel, self.era = model, parallel, era
         # Both parsers see the same functions in the same order.
         functions = [n for n in model.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
         self.ahead = sorted((n.lineno for n in functions), reverse=True)
         self.lines: list[int] = []  # of the functions around the current node
         self.notes: list[Note] = []
-        self.dictionaries: set[str] = set()  # names of the dictionaries of switches to turn on
+        self.dictionaries: dict[str, dict[str, bool]] = {}  # switches to set in the dictionaries of these names
         self.outcomes: dict[int, Outcome] = {}
         self.wanted = [factory for factory in model.factories if self._wants(factory)]
 
@@ -171,9 +176,9 @@ class _File(cst.CSTTransformer):
         return name in SYNCHRONISATION or name == "T.annotate_address" or name in gone
 
     def _strip(self, statements: Sequence[Statement], gone: set[str]) -> Block:
-        """Remove synchronisation and addresses; comments on lines of their own stay."""
+        """Remove synchronisation and addresses, and the comments on lines of their own that belong to nothing else."""
         kept: list[Statement] = []
-        pending: list[cst.EmptyLine] = []
+        pending: list[cst.EmptyLine] = []  # comments that were above what went
         for node in statements:
             call = call_in(node)
             changed: Statement | None = node
@@ -187,11 +192,11 @@ class _File(cst.CSTTransformer):
             else:
                 changed = map_blocks(node, lambda block: self._strip(block, gone))
             if changed is None:
-                pending += [line for part in walk([node]) for line in comments(part)]
+                pending = [*left_over(pending, node), *comments(node)]
             else:
-                kept.append(prepend(changed, pending))
+                kept.append(prepend(changed, left_over(pending, node)))
                 pending = []
-        return Block(kept, [line for line in pending if line.comment is not None])
+        return Block(kept, [line for line in headings(pending) if line.comment is not None])
 
     def _kernel(self, node: cst.FunctionDef, factory: Factory, kernel: Kernel) -> cst.FunctionDef:
         products = Products(self.model, kernel)
@@ -228,13 +233,18 @@ class _File(cst.CSTTransformer):
         if not before:
             return node
         gap = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
-        before[0] = before[0].with_changes(leading_lines=node.leading_lines)
-        return cst.FlattenSentinel([*before, node.with_changes(leading_lines=gap)])
+        lines = list(node.leading_lines)  # the comment right above the decorator stays there
+        start = len(lines) - next((i for i, line in enumerate(reversed(lines)) if line.comment is None), len(lines))
+        head = [line for line in lines[:start] if line.comment is None or "No pass_configs" not in line.comment.value]
+        head = head if any(line.comment is not None for line in head) else head[:2]
+        before[0] = before[0].with_changes(leading_lines=head)
+        return cst.FlattenSentinel([*before, node.with_changes(leading_lines=[*gap, *lines[start:]])])
 
     def _jit(
         self, call: cst.BaseExpression, factory: Factory, outcome: Outcome
     ) -> tuple[cst.Call, list[cst.BaseStatement]]:
-        """The decorator with the switches on and the indices of the parameters that are left."""
+        """The decorator with the switches set and the indices of the parameters that are left."""
+        wanted = self._wanted_switches(factory)
         call = call if isinstance(call, cst.Call) else cst.Call(call)
         added: list[cst.BaseStatement] = []
         arguments = []
@@ -255,14 +265,15 @@ class _File(cst.CSTTransformer):
                 argument = argument.with_changes(value=parse(repr(left)))
             arguments.append(argument)
         if isinstance(configs, cst.Name) and isinstance(factory.config.node, ast.Dict):
-            self.dictionaries.add(configs.value)
+            old = self.dictionaries.get(configs.value, {})  # another factory's needs
+            self.dictionaries[configs.value] = {key: on or old.get(key, False) for key, on in wanted.items()}
         elif isinstance(configs, cst.Dict):
-            configs = switched(configs, self._tilelang())
+            configs = switched(configs, self._tilelang(), wanted)
         else:
             name = "pass_configs"
             while name in self.model.scope.names or name in self.model.scope.opaque:
                 name = f"{factory.name}_{name}"
-            keys = "".join(f"    {self._tilelang()}.PassConfigKey.{key}: True,\n" for key in SWITCHES)
+            keys = "".join(f"    {self._tilelang()}.PassConfigKey.{key}: True,\n" for key, on in wanted.items() if on)
             added.append(statement(f"{name} = {{\n{keys}}}\n"))
             configs = cst.Name(name)
         if arguments and not isinstance(arguments[-1].comma, cst.Comma):
@@ -272,8 +283,21 @@ class _File(cst.CSTTransformer):
         arguments.append(cst.Arg(configs, keyword=cst.Name("pass_configs"), equal=equal, comma=last))
         return call.with_changes(args=arguments), added
 
+    def _wanted_switches(self, factory: Factory) -> dict[str, bool]:
+        """The switches of a Developer kernel by their keys: those of the vector scenario where no cube core works."""
+        vector = not any(_uses_cube(kernel) for kernel in factory.kernels)
+        row = catalog.load().switches("vector" if vector else "cv_fusion", self.era)
+        return {key: row[name] for key, name in SWITCHES.items()}
+
     def _tilelang(self) -> str:
         return next((name for name, target in self.model.names.items() if target == "tilelang"), "tilelang")
+
+
+def _uses_cube(kernel: Kernel) -> bool:
+    """Whether something in a kernel is, or may be, work of the cube cores."""
+    placed = any(buffer.memory in ("L1", "L0A", "L0B", "L0C") for buffer in kernel.buffers.values())
+    work = any("C" in (op.scope, core(kernel, op)) for op in kernel.operations)
+    return placed or work or bool(kernel.unknown_calls)
 
 
 def _as_last(parameter: cst.Param, last: cst.Param) -> cst.Param:
@@ -317,22 +341,24 @@ class _Developer(cst.CSTTransformer):
 
 
 class _Switches(cst.CSTTransformer):
-    """Turns the four switches on in the dictionaries with these names."""
+    """Sets the switches in the dictionaries with these names."""
 
-    def __init__(self, names: set[str]) -> None:
+    def __init__(self, wanted: Mapping[str, Mapping[str, bool]]) -> None:
         super().__init__()
-        self.names = names
+        self.wanted = wanted
 
     def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
         target = updated_node.targets[0].target
-        if isinstance(target, cst.Name) and target.value in self.names and isinstance(updated_node.value, cst.Dict):
-            return updated_node.with_changes(value=switched(updated_node.value, "tilelang"))
+        if isinstance(target, cst.Name) and target.value in self.wanted and isinstance(updated_node.value, cst.Dict):
+            value = switched(updated_node.value, "tilelang", self.wanted[target.value])
+            return updated_node.with_changes(value=value)
         return updated_node
 
 
-def switched(node: cst.Dict, tilelang: str) -> cst.Dict:
-    """The dictionary with the four switches on; other entries stay."""
-    missing = dict(SWITCHES)
+def switched(node: cst.Dict, tilelang: str, wanted: Mapping[str, bool]) -> cst.Dict:
+    """The dictionary with the four switches as wanted; those that are off need no entry. Other entries stay."""
+    missing = {key: SWITCHES[key] for key, on in wanted.items() if on}
+    values = {SWITCHES[key]: on for key, on in wanted.items()}
     elements: list[cst.BaseDictElement] = []
     prefix = f"{tilelang}.PassConfigKey"
     for element in node.elements:
@@ -343,7 +369,7 @@ def switched(node: cst.Dict, tilelang: str) -> cst.Dict:
             switch = SWITCHES.get(key.rsplit(".", 1)[-1]) or SWITCH_STRINGS.get(key.strip("\"'"))
             if switch is not None:
                 missing = {name: s for name, s in missing.items() if s != switch}
-                element = element.with_changes(value=cst.Name("True"))
+                element = element.with_changes(value=cst.Name(str(values[switch])))
         elements.append(element)
     if not missing:
         return node.with_changes(elements=elements)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, TypeVar
@@ -83,6 +84,31 @@ def comments(node: cst.CSTNode) -> list[cst.EmptyLine]:
     lines = list(getattr(node, "leading_lines", ()))
     first = next((i for i, line in enumerate(lines) if line.comment is not None), len(lines))
     return [*lines[:first][:1], *(line for line in lines[first:] if line.comment is not None)]
+
+
+GONE = "what is below was said of synchronisation that is gone"
+
+
+def headings(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]:
+    """The comment lines that head a section, as ``# --- store ---``, with the blank line above them."""
+    named = [line for line in lines if line.comment is not None and re.search(r"[-=*#]{3}", line.comment.value)]
+    return [*(line for line in lines[:1] if line.comment is None), *named]
+
+
+def left_over(lines: Sequence[cst.EmptyLine], following: Statement) -> list[cst.EmptyLine]:
+    """What stays of the comments above removed statements, by the statement that follows.
+
+    Right below them, they may be its comments too. With a comment of its own, they are not. After a blank line nobody
+    can tell: they stay, and are marked.
+    """
+    own = list(getattr(following, "leading_lines", ()))
+    if any(line.comment is not None for line in own):
+        return headings(lines)
+    first = next((i for i, line in enumerate(lines) if line.comment is not None), None)
+    marked = first is None or GONE in getattr(lines[first].comment, "value", "")
+    if not own or marked or len(headings(lines[first:])) == len(lines[first:]):
+        return list(lines)
+    return [*lines[:first], remark(GONE), *lines[first:]]
 
 
 def footer_of(node: cst.CSTNode) -> list[cst.EmptyLine]:

@@ -4,8 +4,6 @@ import tilelang.language as T
 configs = {
     tl.PassConfigKey.TL_ASCEND_AUTO_SYNC: True,
     tl.PassConfigKey.TL_ASCEND_MEMORY_PLANNING: True,
-    tl.PassConfigKey.TL_ASCEND_AUTO_CV_COMBINE: True,
-    tl.PassConfigKey.TL_ASCEND_AUTO_CV_SYNC: True,
 }
 
 

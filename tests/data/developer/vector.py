@@ -7,8 +7,6 @@ VEC_NUM = 2
 pass_configs = {
     tilelang.PassConfigKey.TL_ASCEND_AUTO_SYNC: True,
     tilelang.PassConfigKey.TL_ASCEND_MEMORY_PLANNING: True,
-    tilelang.PassConfigKey.TL_ASCEND_AUTO_CV_COMBINE: True,
-    tilelang.PassConfigKey.TL_ASCEND_AUTO_CV_SYNC: True,
 }
 
 
@@ -31,6 +29,5 @@ def scaled_add(M, N, block_M=32, block_N=64, dtype="float32"):
                 T.tile.add(a_ub, a_ub, b_ub)
 
                 T.copy(a_ub, C[cid * block_M + vid * block_M // VEC_NUM, j * block_N])
-            # The last store.
 
     return main
