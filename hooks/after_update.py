@@ -122,7 +122,7 @@ def check() -> None:
         print(f"The update is done; {python} does not start ({error.strerror}), so nothing was checked: {CHECK}")
         return
     if status == FAILED:
-        print("\nThe update is done. The check found what the table shows: conflicts to resolve, or conventions that")
+        print("\nThe update is done. The check found what is shown above: conflicts to resolve, or conventions that")
         print(f"your kernel does not follow yet ({CHECK} --fix mends what is safe to mend). git diff shows the update.")
     elif status:
         print(f"\nThe update is done; the check could not be carried out (exit status {status}). Does the environment")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from conftest import run_harness
 from harness import doctor
 from harness.compiler.client import find_compiler
 from harness.vnpu import build
@@ -86,3 +88,12 @@ def test_machine_with_compiler(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "✓ TileLang-Ascend" in shown
     assert version in shown
+
+
+def test_a_python_without_the_harness_needs_is_told_where_to_go(package: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')\n")
+    done = run_harness(package(), "check", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "has no numpy, which the harness needs" in done.stderr
+    assert "source .venv/bin/activate" in done.stderr
+    assert "Traceback" not in done.stderr

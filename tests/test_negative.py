@@ -77,6 +77,35 @@ def test_broken_kernel(
     assert any(f"kernel.py:{failed['line'] - above}" in failed["text"] for above in (0, 1)) or not named, failed["text"]
 
 
+@pytest.mark.parametrize(
+    ("path", "old", "new", "rung", "words"),
+    [
+        (
+            f"src/{NAME}/reference.py",
+            "    return",
+            "    return missing or",
+            "simulated",
+            "NameError: name 'missing' is not",
+        ),
+        ("tests/spec.py", 'case.shape["N"]', 'case.shape["Q"]', "lowered", "KeyError: 'Q'"),
+    ],
+    ids=["reference", "spec"],
+)
+def test_an_exception_in_the_users_code_names_its_line(
+    package: Package, tmp_path: Path, path: str, old: str, new: str, rung: str, words: str
+) -> None:
+    root = shutil.copytree(package(kernel_name=NAME), tmp_path / "package")
+    text = (root / path).read_text()
+    assert old in text
+    (root / path).write_text(text.replace(old, new, 1))
+    line = text[: text.index(old)].count("\n") + 1
+    done = run_harness(root, "check", "--json")
+    failed = next(rung for rung in json.loads(done.stdout)["rungs"] if rung["status"] == "failed")
+    assert (failed["rung"], done.returncode) == (rung, 1)
+    assert failed["summary"].startswith(f"{path}:{line}: {words}")
+    assert "Traceback" not in done.stderr
+
+
 def test_wrong_numbers_fail_at_simulated(broken: Callable[..., dict[str, Any]]) -> None:
     failed = broken(replace(r"T\.tile\.exp\(", "T.tile.abs("), scenario="vector", operator="softmax")
     assert failed["rung"] == "simulated", failed["text"]

@@ -66,6 +66,13 @@ def test_a_boundary_case_warns(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "Test Passed!"
 
 
+def test_a_boundary_case_that_does_not_run_blocks(tmp_path: Path) -> None:
+    done = run(tmp_path, boundary="pytest.fail('it does not compile')")
+    assert done.returncode == 1
+    assert "[BOUNDARY_WARN]" in done.stdout  # upstream knows no other word
+    assert "Test Passed!" not in done.stdout
+
+
 def test_a_boundary_case_blocks_when_asked_to(tmp_path: Path) -> None:
     done = run(tmp_path, "--strict-boundary", boundary="assert False")
     assert done.returncode == 1
@@ -82,6 +89,9 @@ def test_what_did_not_run_is_not_passed(tmp_path: Path) -> None:
 def test_levels_and_nightly(tmp_path: Path) -> None:
     assert "1 passed, 4 deselected" in run(tmp_path, "--level", "l0").stdout
     assert "2 passed, 3 deselected" in run(tmp_path, "--level", "l0", "--nightly").stdout
+    assert "2 passed, 3 deselected" in run(tmp_path, "--level", "l0,l2").stdout
+    assert "4 passed, 1 deselected" in run(tmp_path, "--level", "all").stdout
+    assert "no such level: l9; l0, l1, l2, boundary or all" in run(tmp_path, "--level", "l9").stderr
 
 
 def test_boundary_alone_decides_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from harness import catalog
 from harness.compare import Comparison, compare, gate
 from harness.compiler.client import Compiler, Request
-from harness.project import Project
+from harness.project import Project, blamed
 from harness.spec import Array, Case, Spec
 
 
@@ -76,14 +76,15 @@ def run_case(project: Project, spec: Spec, case: Case, device: Device, *, gate_n
         gate_name: ``current`` or ``legacy``.
 
     Raises:
-        ProjectError: The package lacks a function.
+        ProjectError: The package lacks a function, or its reference or its spec raises an exception.
         ValueError: ``check_inputs`` refused the case, or the reference returns another number of outputs.
     """
-    inputs = make_inputs(spec, case)
+    with blamed(project):
+        inputs = make_inputs(spec, case)
     start = time.perf_counter()
     outputs = device.run([array.copy() for array in inputs], case.options)
     seconds = time.perf_counter() - start
-    with np.errstate(all="ignore"):  # boundary cases hold inf and nan on purpose
+    with blamed(project), np.errstate(all="ignore"):  # boundary cases hold inf and nan on purpose
         expected = project.reference()(*inputs, **case.options)
     wanted = expected if isinstance(expected, tuple) else (expected,)
     if len(wanted) != len(outputs):

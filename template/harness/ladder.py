@@ -16,7 +16,7 @@ from harness import budget as chip
 from harness import catalog, device
 from harness.compiler.client import Compiler, CompilerError, Lowered, Request, find_compiler
 from harness.execution import Device, Outcome, VirtualDevice, make_inputs, run_case
-from harness.project import GoldenMissing, Project, ProjectError
+from harness.project import GoldenMissing, Project, ProjectError, blamed
 from harness.rules import Context, Finding, check_lowered, check_project
 from harness.rules.cli import context_of
 from harness.spec import Case, Spec
@@ -271,10 +271,12 @@ class Ladder:
         """The cases' distinct compilations: the first case of each and the factory's arguments."""
         found: dict[str, tuple[Case, dict[str, Any]]] = {}
         for case in self.cases:
-            try:
-                arguments = self.project.check_inputs()(*make_inputs(self.spec, case), device="cpu", **case.options)
-            except (TypeError, ValueError) as error:
-                raise ProjectError(f"tests/spec.py: case {case.name}: check_inputs refuses it: {error}") from error
+            with blamed(self.project):
+                inputs = make_inputs(self.spec, case)
+                try:
+                    arguments = self.project.check_inputs()(*inputs, device="cpu", **case.options)
+                except (TypeError, ValueError) as error:
+                    raise ProjectError(f"tests/spec.py: case {case.name}: check_inputs refuses it: {error}") from error
             found.setdefault(repr(sorted(arguments.items())), (case, arguments))
         return tuple(found.values())
 

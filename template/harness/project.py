@@ -7,7 +7,8 @@ import importlib
 import importlib.util
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -142,15 +143,28 @@ def _not_implemented(path: Path) -> tuple[int, str]:
 
 
 def _place(error: BaseException, folder: Path) -> str:
-    """The innermost place of an exception that lies in the package, as ``file:line``."""
+    """The innermost place of an exception that lies in the folder and not in this harness, as ``file:line``."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     place, trace = str(folder), error.__traceback__
     while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename).is_relative_to(folder):
-            place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        path = Path(trace.tb_frame.f_code.co_filename)
+        if path.is_relative_to(folder) and not path.is_relative_to(folder / "harness"):
+            place = f"{path}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
+
+
+@contextmanager
+def blamed(project: Project) -> Iterator[None]:
+    """Turns an exception in the user's own code into a ProjectError that names file and line."""
+    try:
+        yield
+    except ProjectError:
+        raise
+    except Exception as error:
+        place = _place(error, project.root).removeprefix(f"{project.root}/")
+        raise ProjectError(f"{place}: {type(error).__name__}: {error}") from error
 
 
 def load(root: Path | None = None) -> Project:

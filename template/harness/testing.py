@@ -14,9 +14,10 @@ from harness import device as npu
 from harness import project as projects
 from harness.compiler.client import Compiler, CompilerError, find_compiler
 from harness.execution import Device, VirtualDevice, run_case
-from harness.project import GoldenMissing, Project
+from harness.project import GoldenMissing, Project, ProjectError
 from harness.spec import Case, ErrorCase, Spec
-from harness.vnpu.build import CompilerNotFound, NotSimulated
+from harness.vnpu.build import BuildError, CompilerNotFound, NotSimulated
+from harness.vnpu.run import RunError
 
 
 def accuracy_cases(level: str) -> list[Any]:
@@ -89,6 +90,8 @@ class Runner:
             pytest.skip(f"not simulated: {missing}")
         except CompilerNotFound as missing:
             pytest.skip(str(missing))
+        except (ProjectError, CompilerError, BuildError, RunError) as error:
+            pytest.fail(f"{case.name}: {error}", pytrace=False)
         if not outcome.passed:
             raise AssertionError(f"{case.name} on the {device.name}: {outcome.report}")
         return outcome.max_error

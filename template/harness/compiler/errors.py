@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -44,11 +45,19 @@ OVERFLOW = (
     "Likely cause: the buffers do not fit the on-chip memory. With MEMORY_PLANNING on the compiler does not report an "
     "overflow, it crashes. Make the blocks smaller."
 )
+# What the compiler says in its own terms, and what it means for a kernel.
+MEANINGS = {
+    r"Unresolved call Op\(tir\.(?:f(?=abs))?(\w+)\)": (
+        "Likely cause: in T.Parallel, T.{0} takes an element of a tile and no expression, and constants stand on the "
+        "right. Write it in steps: y[i, j] = x[i, j] * -1.0, then y[i, j] = T.{0}(y[i, j]). Not every function exists "
+        "there; T.tile.* has more."
+    ),
+}
 ENDLESS = "Likely cause: an endless loop in the kernel's Python."
 # Storage scopes of a traced kernel. Which of UB and L1 an alloc_shared becomes is decided later.
 SCOPES = {
-    "shared": ("UB", "alloc_ub, alloc_shared"),
-    "shared.dyn": ("L1", "alloc_L1"),
+    "shared": ("UB", "alloc_ub"),
+    "shared.dyn": ("L1 or UB", "alloc_L1, alloc_shared"),
     "wmma.accumulator": ("L0C", "alloc_L0C, alloc_fragment"),
     "wmma.matrix_a": ("L0A", "alloc_L0A"),
     "wmma.matrix_b": ("L0B", "alloc_L0B"),
@@ -71,6 +80,7 @@ def explained(answer: Mapping[str, Any], job: Mapping[str, Any], path: Path | No
         what = f"{job['factory']}({arguments}) for {job['target']} on {job['platform']}"
         doing = "lowering" if lowering else "tracing"
     if kind in ("python", "compiler"):
+        cause = _meaning(message)
         message = f"{error['exception']}: {message}" if error.get("exception") else message
     elif kind == "timeout":
         message = f"{doing} {what} did not end within {job['time_limit']:g} s"
@@ -83,11 +93,22 @@ def explained(answer: Mapping[str, Any], job: Mapping[str, Any], path: Path | No
     return CompilerError(kind, message, file=path, line=error.get("line"), cause=cause, log=log)
 
 
+def _meaning(message: str) -> str:
+    for pattern, meaning in MEANINGS.items():
+        if found := re.search(pattern, message):
+            return meaning.format(*found.groups())
+    return ""
+
+
 def _demand(allocations: Iterable[Mapping[str, Any]], platform: str) -> str:
     """What a traced kernel asks for, a line per memory: sum, what the platform has, the largest buffers."""
-    text = ""
+    text, allocations = "", list(allocations)
+    # Without work for the cube core all of alloc_shared is UB.
+    vector = not any(buffer["scope"].startswith("wmma.") for buffer in allocations)
+    scopes = {"shared.dyn" if vector else "": "shared"}
     for scope, (memory, functions) in SCOPES.items():
-        found = sorted((b for b in allocations if b["scope"] == scope), key=lambda buffer: -buffer["bytes"])
+        mine = (b for b in allocations if scopes.get(b["scope"], b["scope"]) == scope)
+        found = sorted(mine, key=lambda buffer: -buffer["bytes"])
         if found:
             listed = ", ".join(f"{buffer['name']} {buffer['bytes']:,}" for buffer in found[:6])
             more = f" and {len(found) - 6} more" if len(found) > 6 else ""

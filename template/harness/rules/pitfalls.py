@@ -51,6 +51,8 @@ def unsupported_statement(view: View) -> Iterator[Hit]:
             yield Hit(part, f"{type(part).__name__} in a prim_func", "compute it in the factory")
 
 
+# Functions that T.Parallel makes vector instructions of.
+ELEMENTWISE = frozenset({"T.exp", "T.log", "T.sqrt", "T.rsqrt", "T.abs"})
 _EXPRESSIONS = (
     ast.Lambda,
     ast.ListComp,
@@ -210,6 +212,23 @@ def parallel_select(view: View) -> Iterator[Hit]:
             if isinstance(node, ast.Call) and view.module.resolve(node.func) == "T.if_then_else":
                 fix = "use T.tile.compare and T.tile.select, or arithmetic"
                 yield Hit(node, "T.if_then_else inside T.Parallel", fix)
+
+
+@rule("TLA611", "parallel-function", "Inside T.Parallel a function takes an element of a tile, not an expression.")
+def parallel_function(view: View) -> Iterator[Hit]:
+    for operation in view.kernel.named("T.assign"):
+        value = getattr(operation.node, "value", None)
+        if value is None or not any(frame.name == "T.Parallel" for frame in operation.loops):
+            continue
+        calls = [n for n in ast.walk(value) if isinstance(n, ast.Call) and view.module.resolve(n.func) in ELEMENTWISE]
+        for call in calls:
+            if call.args and not isinstance(call.args[0], ast.Subscript | ast.Name):
+                fix = "compute the argument in a statement of its own before"
+                yield Hit(call, f"{ast.unparse(call)}: the argument is an expression", fix)
+        for sum_ in (n for n in ast.walk(value) if isinstance(n, ast.BinOp) and isinstance(n.left, ast.Constant)):
+            if any(call in calls for call in ast.walk(sum_.right)):
+                fix = "write the constant on the right"
+                yield Hit(sum_, f"{ast.unparse(sum_)}: a constant on the left of a function", fix)
 
 
 @module_rule(
