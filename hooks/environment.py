@@ -189,7 +189,7 @@ def _install(python: Path, wanted: Sequence[str], uv: str | None) -> None:
             return
         say("    uv could not install; trying pip")
     with _pip(python) as (command, environment):
-        quiet = ["--disable-pip-version-check", "--no-input"] + ["--quiet"] * (not sys.stdout.isatty())
+        quiet = ["--disable-pip-version-check", "--no-input", "--quiet"]
         done = subprocess.run(
             [*command, "install", *quiet, *wanted], check=False, env=os.environ | environment, stdin=subprocess.DEVNULL
         )
