@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -13,11 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from conftest import Render, run_harness
+from harness import project as projects
 from harness.bench import pictures, show, tune
 from harness.bench.result import BenchError, Document, Row, compare, summary
 from harness.bench.worker import statistics
+from harness.clock import Estimate
+from harness.clock.estimate import Hot
 
 DOUBLES = Path(__file__).parent / "doubles"
 CHIP: dict[str, Any] = {"peak_tflops": 300.0, "memory_tbps": 1.5}
@@ -149,6 +154,48 @@ def test_workers_take_a_device_each(tmp_path: Path) -> None:
     assert tune.proposal(trials, {"b": 0}) is None
 
 
+def test_what_cannot_fit_is_not_tried(package: Render) -> None:
+    """By the arithmetic of the starter's record; the defaults are tried whatever it says."""
+    project = projects.load(package(kernel_name="gemm", scenario="gemm"))
+    todo = tune.candidates(project)
+    found = tune.misfits(project, todo, {"M": 1024, "N": 1024, "K": 1024})
+    reasons = {tuple(trial.blocks.values()): trial.reason for trial in found}
+    assert reasons[512, 512, 128].startswith("does not fit: L0A 131,072 of 65,536 bytes")
+    assert (128, 128, 128) not in reasons
+    assert 0 < len(found) < len(todo)
+    assert tune.misfits(replace(project, block=dict(todo[-1])), [todo[-1]], {}) == []
+    assert tune.misfits(replace(project, operator=""), todo, {}) == []
+
+
+def test_a_sweep_fits_a_terminal() -> None:
+    trials = [tune.Trial({"block_M": n, "block_N": 256}, float(n)) for n in range(1, 41)]
+    trials += [tune.Trial({"block_M": 512, "block_N": n}, None, f"{tune.MISFIT}: L0C 9 of 1 bytes") for n in (7, 8)]
+    trials.append(tune.Trial({"block_M": 3, "block_N": 3}, None, "the compiler crashed with SIGSEGV " + "x" * 60))
+    shown = io.StringIO()
+    show.print_trials(Console(file=shown, width=80), trials, {"block_M": 40, "block_N": 256})
+    lines = shown.getvalue().splitlines()
+    assert len(lines) < 30
+    assert sum(line.startswith("│") for line in lines) == show.SHOWN + 1
+    assert any("40.0 │ default" in line for line in lines)
+    assert "and 24 slower ones" in lines
+    assert "2 not tried, they cannot fit, as block_M=512, block_N=7: L0C 9 of 1 bytes" in lines
+    assert any(line.startswith("1 without a time, as block_M=3, block_N=3: the compiler crashed") for line in lines)
+
+
+def test_a_verdict_names_the_launch_where_it_dominates() -> None:
+    facts: dict[str, Any] = dict.fromkeys(Estimate.__dataclass_fields__, 0.0)
+    facts |= {"busy": {}, "path": (), "bytes": {}, "notes": (), "trace": None, "limit": "vector instructions"}
+    hot = Hot("TEXP", 98, "TEXP(x, x);", "vector", "V", 0.5)
+    for pipes, said in ((1.6, "by the launch: 10 of 11.6 µs; the rest by vector"), (90.0, "by vector instructions")):
+        found = Estimate(**facts | {"microseconds": pipes + 10, "pipes_us": pipes, "launch_us": 10.0, "hot": (hot,)})
+        shown = io.StringIO()
+        show.print_estimate(Console(file=shown, width=120), "one", found)
+        assert f"limited {said}" in shown.getvalue()
+    assert (
+        "python -m harness source --backend pto --case one\n    50% vector V, line 98: TEXP(x, x);" in shown.getvalue()
+    )
+
+
 # --- on the double of an NPU --------------------------------------------------------------------------------
 
 KERNEL = """
@@ -252,6 +299,8 @@ def test_a_sweep_on_two_npus_proposes_and_resumes(npu: Run, tmp_path: Path) -> N
     done = npu(*blocks, "--repetitions", "5", DOUBLE_NPUS="0,1")
     assert done.returncode == 0, done.stderr
     assert "proposed: block_M=32, block_N=1024" in done.stdout
+    kernel, update = (done.stdout.index(part) for part in ("1. in src/softmax/kernel.py", "2. then store them"))
+    assert kernel < update
     assert "copier update --trust -d block_m=32 -d block_n=1024" in done.stdout
     (log,) = (tmp_path / "softmax" / "benchmarks" / "results").glob("tune-*.jsonl")
     lines = log.read_text().splitlines()
@@ -300,6 +349,8 @@ def test_an_estimate_is_labelled_and_drawn(softmax: Path) -> None:
     assert "estimate of the virtual clock, no device" in done.stdout
     assert "not a measurement" in done.stdout
     assert "limited by" in done.stdout
+    assert "the numbers were not checked: python -m harness check" in done.stdout
+    assert "python -m harness source --backend pto --case l0-1024x4096\n" in done.stdout
     folder = softmax / "benchmarks" / "results"
     names = sorted(path.name for path in folder.iterdir())
     assert [name.split("-")[-1] for name in names] == [
@@ -311,6 +362,9 @@ def test_an_estimate_is_labelled_and_drawn(softmax: Path) -> None:
     ]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.glob("*.png"))
     assert all("estimate" in path.read_text() for path in folder.glob("*.svg"))
+    picture = next(folder.glob("*timeline.svg")).read_text()
+    assert "softmax: pipes of block" in picture
+    assert "a bar for every instruction" in picture
     (trace,) = folder.glob("*.json")
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X"}
@@ -332,6 +386,7 @@ def test_a_revision_is_compared(softmax: Path) -> None:
     done = run_harness(softmax, "bench", "--no-pictures", "--against", "HEAD", COLUMNS="200")
     assert done.returncode == 0, done.stderr
     assert "slower" in done.stdout
+    assert "against HEAD: times without launch (10 µs)" in done.stdout
 
 
 @pytest.mark.ladder

@@ -175,7 +175,7 @@ class _Run:
         self.output.mkdir(parents=True, exist_ok=True)
         paths = pictures.roofline([(row.case, row) for row in document.rows], self.output / "roofline")
         for row, found in zip(document.rows, estimates, strict=False):
-            paths += pictures.timeline(found, self.output / f"{row.case}-timeline")
+            paths += pictures.timeline(found, self.output / f"{row.case}-timeline", document.project)
             paths += pictures.trace_json(found, self.output / f"{row.case}-trace.json")
         if paths:
             self.say(f"written to {self.output}: {', '.join(path.name for path in paths)}")
@@ -230,29 +230,30 @@ class _Run:
 
     def sweep(self, case: Case) -> int:
         todo = tune.candidates(self.project, self.arguments.tune)
+        # Ranges that were given are tried: the kernel may not be the starter's any more.
+        trials = [] if self.arguments.tune else tune.misfits(self.project, todo, case.shape)
+        left_out = [trial.blocks for trial in trials]
+        todo = [blocks for blocks in todo if blocks not in left_out]
         chip = "npu" if self.on_npu else find_chip(catalog.load(), self.project.platform, self.arguments.chip).name
         text = self.project.kernel.read_text(encoding="utf-8")
         log = tune.Log(self.output / f"tune-{case.name}.jsonl", text, dict(case.shape), chip, self.on_npu)
-        trials: list[tune.Trial] = []
         with self.console.status("") as line:
             for trial in self._trials(case, todo, log):
                 trials.append(trial)
-                line.update(f"{len(trials)} of {len(todo)} combinations")
+                line.update(f"{len(trials) - len(left_out)} of {len(todo)} combinations")
         if self.arguments.json:
             document = {"schema": 1, "case": case.name, "chip": chip, "trials": [vars(trial) for trial in trials]}
             print(json.dumps(document, indent=1))
             return 0
-        show.print_trials(self.console, trials)
+        show.print_trials(self.console, trials, self.project.block)
         best = tune.proposal(trials, self.project.block)
         if best is None:
             self.say("the defaults are as fast as any of them")
         else:
-            sizes = ", ".join(f"{name}={size}" for name, size in best.blocks.items())
-            answers = " ".join(f"-d {name.lower()}={size}" for name, size in best.blocks.items())
-            self.say(f"proposed: {sizes}, in src/{self.project.name}/kernel.py, and for the template:")
-            self.say(f"  copier update --trust {answers}")
+            self.say("\n".join(show.proposal(self.project, best)))
         if not self.on_npu:
             self.warn(ACCURACY)
+            self.warn(show.NOT_CHECKED)
         return 0
 
     def _trials(self, case: Case, todo: Sequence[Mapping[str, int]], log: tune.Log) -> Iterator[tune.Trial]:

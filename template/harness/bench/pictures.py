@@ -76,8 +76,8 @@ def roofline(rows: Sequence[tuple[str, Row]], path: Path) -> list[Path]:
     return _save(figure, path)
 
 
-def timeline(found: Estimate, path: Path) -> list[Path]:
-    """Draws which pipe of the slowest block works when, as SVG and PNG."""
+def timeline(found: Estimate, path: Path, name: str) -> list[Path]:
+    """Draws which pipe of the slowest block of kernel ``name`` works when, as SVG and PNG."""
     traced = found.trace
     if traced is None or not len(traced.timeline):
         return []
@@ -97,9 +97,9 @@ def timeline(found: Estimate, path: Path) -> list[Path]:
     axes.set_yticks(range(len(lanes)), [f"{ROLES[role]}  {PIPES[pipe]}" for role, pipe in reversed(lanes)])
     axes.set_xlim(start / ghz / 1000, end / ghz / 1000)
     axes.set_ylim(-0.6, len(lanes) - 0.4)
-    axes.set_xlabel("µs in the block")
+    axes.set_xlabel("µs in the block; a bar for every instruction, many short ones look pale; right: share of the time")
     part = "" if end >= float(rows["end"].max()) and start <= float(rows["start"].min()) else ", a window of it"
-    axes.set_title(f"{found.kernel}: pipes of block {traced.report['shown']}{part} (estimate)", loc="left")
+    axes.set_title(f"{name}: pipes of block {traced.report['shown']}{part} (estimate)", loc="left")
     return _save(figure, path)
 
 

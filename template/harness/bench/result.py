@@ -143,12 +143,16 @@ def _row(data: Mapping[str, Any]) -> Row:
 
 @dataclass(frozen=True)
 class Change:
-    """One case in two documents. ``ratio`` is new over old; below ``1 - margin`` the new one is faster."""
+    """One case in two documents, without ``launch_us``, the launch that both have.
+
+    ``ratio`` is new over old; below ``1 - margin`` the new one is faster.
+    """
 
     case: str
     old_us: float
     new_us: float
     margin: float
+    launch_us: float = 0.0
 
     @property
     def ratio(self) -> float:
@@ -182,7 +186,7 @@ def compare(old: Document, new: Document) -> tuple[Change, ...]:
             continue
         margin = SLACK if new.kind == "estimate" else max(NOISE, before.spread + row.spread)
         launch = min(_launch(before), _launch(row))  # the same for both: it would only dilute a difference
-        changes.append(Change(row.case, before.microseconds - launch, row.microseconds - launch, margin))
+        changes.append(Change(row.case, before.microseconds - launch, row.microseconds - launch, margin, launch))
     if not changes:
         raise BenchError("the two results have no case of equal name and shape in common")
     return tuple(changes)

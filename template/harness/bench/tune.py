@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from harness.compiler.cache import digest
 from harness.project import Project
 
 STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the default
+MISFIT = "does not fit"
 GAIN = 0.03  # a proposal has to be faster by at least this
 
 
@@ -54,10 +56,44 @@ def candidates(project: Project, given: Sequence[str] = ()) -> list[dict[str, in
     return [usual, *(blocks for blocks in combinations if blocks != usual)]
 
 
+def misfits(project: Project, combinations: Sequence[Mapping[str, int]], shape: Mapping[str, int]) -> list[Trial]:
+    """The combinations that cannot fit by the arithmetic of the starter's record, each as a trial that says why.
+
+    The defaults are never among them; nor is anything where the record does not tell, as in an adopted kernel.
+    """
+    found = []
+    for blocks in combinations:
+        reason = "" if dict(blocks) == dict(project.block) else _overflow(project, {**project.shape, **shape, **blocks})
+        if reason:
+            found.append(Trial(dict(blocks), None, f"{MISFIT}: {reason}"))
+    return found
+
+
+def _overflow(project: Project, sizes: Mapping[str, int]) -> str:
+    """The first memory that is too small; empty where all buffers fit or a size is not known."""
+    facts = catalog.load()
+    record = facts.operator(project.scenario, project.operator)
+    types = {"dtype": project.dtype, "accum": record.get("accumulate", {}).get(project.dtype, "")}
+    for memory, entries in record.get("memory", {}).items():
+        need = 0
+        for entry in entries:
+            dims = [sizes.get(dim) if isinstance(dim, str) else dim for dim in entry["dims"]]
+            element = facts.dtypes.get(types.get(entry["dtype"], entry["dtype"]))
+            if element is None or None in dims:
+                return ""
+            if entry.get("cv_exchange", project.cv_exchange) == project.cv_exchange:
+                size = element["bytes"] * math.prod(n for n in dims if n is not None) / entry.get("divide", 1)
+                need += math.ceil(size) * int(entry.get("copies", 1))
+        capacity = facts.capacity(project.platform, memory)
+        if need > capacity:
+            return f"{memory} {need:,} of {capacity:,} bytes"
+    return ""
+
+
 def _limit(limits: Mapping[str, Any], name: str, project: Project, missing: int) -> int:
     value = limits.get(name, missing)
-    if isinstance(value, Mapping):
-        value = value.get(project.dtype, value.get("default", missing))
+    while isinstance(value, Mapping):
+        value = value.get(project.dtype, value.get(project.platform, value.get("default", missing)))
     return int(value)
 
 

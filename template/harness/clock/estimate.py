@@ -275,7 +275,8 @@ def _notes(traced: Traced, work: Work, chip: Chip, backend: str) -> tuple[str, .
         )
     if traced.assumed:
         lines = ", ".join(map(str, traced.assumed[:5]))
-        notes.append(f"control flow depends on on-chip data, taken as zero (generated lines {lines})")
+        where = f"lines {lines} of `harness source --backend pto`"
+        notes.append(f"control flow depends on on-chip data, taken as zero ({where})")
     if backend == "ascendc" and "TROWEXPAND" in traced.kernel.source:
         notes.append("row broadcasts are costed as vector instructions, as the ascendc backend makes them")
     moved = sum(n for route, n in zip(ROUTES, report["bytes"], strict=True) if route in GLOBAL_ROUTES)
