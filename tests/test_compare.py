@@ -38,6 +38,18 @@ def test_one_percent_may_exceed_the_tolerance_but_not_the_cap() -> None:
     assert "first: [3, 7]" in result.report
 
 
+def test_a_whole_row_or_column_may_not_exceed_the_tolerance() -> None:
+    for place in ((3, slice(None)), (slice(None), 7)):
+        got = ones(400, 300)
+        got[place] += 0.05  # less than 1 %
+        result = compare(got, ones(400, 300), FP16)
+        assert not result.passed
+        assert "only in" in result.report
+    got = ones(400, 300)
+    got[5, ::2] += 0.05  # half of a row is not most of it
+    assert compare(got, ones(400, 300), FP16).passed
+
+
 def test_the_cap_follows_the_magnitude() -> None:
     expected = np.full((4, 4), 2000.3)
     assert compare(expected.astype(np.float16), expected, FP16).passed

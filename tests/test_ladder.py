@@ -10,10 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import harness.project
+import lowering
 import repository
 from conftest import Lower, run_harness
+from harness.compiler.client import find_compiler
+from harness.execution import VirtualDevice, make_inputs
+from harness.spec import Case
 from repository import NAME, Starter
 
 pytestmark = [pytest.mark.ladder, pytest.mark.usefixtures("compiler")]
@@ -84,6 +90,24 @@ def test_all_levels(package: Package, lower: Lower, starter: Starter) -> None:
 def clean_environment() -> dict[str, str]:
     """Without what pytest and xdist left for their own children."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
+
+
+ROWS = [starter for starter in OPERATORS if starter.scenario == "vector" or str(starter).startswith("mixed-softmax")]
+
+
+@pytest.mark.parametrize("starter", ROWS, ids=str)
+def test_leading_dimensions_become_rows(package: Package, starter: Starter) -> None:
+    """The host function takes [..., N]; its kernel sees [M, N]."""
+    with lowering.foreign_modules(), find_compiler() as compiler:
+        project = harness.project.load(package(**starter.answers))
+        spec = project.spec()
+        shape = {"M": 6, "N": 64}
+        inputs = make_inputs(spec, Case(name="rows", level="l1", shape=shape))
+        stacked = [array.reshape(2, 3, 64) if array.shape == (6, 64) else array for array in inputs]
+        (got,) = VirtualDevice(project, compiler).run(stacked, {})
+        expected = project.reference()(*inputs)
+    assert got.shape == (2, 3, *expected.shape[1:])
+    np.testing.assert_allclose(got.reshape(expected.shape).astype(np.float64), expected, rtol=0.01, atol=0.01)
 
 
 @pytest.mark.parametrize("backend", ["ascendc", "pto"])

@@ -87,9 +87,10 @@ def test_broken_kernel(
             "simulated",
             "NameError: name 'missing' is not",
         ),
+        (f"src/{NAME}/reference.py", "    return", "    raise SystemExit(0)\n    return", "simulated", "SystemExit: 0"),
         ("tests/spec.py", 'case.shape["N"]', 'case.shape["Q"]', "lowered", "KeyError: 'Q'"),
     ],
-    ids=["reference", "spec"],
+    ids=["reference", "exit", "spec"],
 )
 def test_an_exception_in_the_users_code_names_its_line(
     package: Package, tmp_path: Path, path: str, old: str, new: str, rung: str, words: str
@@ -104,6 +105,31 @@ def test_an_exception_in_the_users_code_names_its_line(
     assert (failed["rung"], done.returncode) == (rung, 1)
     assert failed["summary"].startswith(f"{path}:{line}: {words}")
     assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_host_function_fails_at_simulated(package: Package, tmp_path: Path) -> None:
+    root = shutil.copytree(package(kernel_name=NAME, scenario="vector", operator="add"), tmp_path / "package")
+    host = root / f"src/{NAME}/__init__.py"
+    text = host.read_text()
+    host.write_text(text.replace("check_inputs(a, b))(a, b)", "check_inputs(a, b))(b, b)", 1))
+    assert host.read_text() != text
+    rungs = {rung["rung"]: rung for rung in json.loads(run_harness(root, "check", "--json").stdout)["rungs"]}
+    assert (rungs["lowered"]["status"], rungs["simulated"]["status"]) == ("passed", "failed")
+
+
+def test_a_file_that_the_kernel_reads_is_part_of_it(package: Package, tmp_path: Path) -> None:
+    root = shutil.copytree(package(kernel_name=NAME, scenario="vector", operator="add"), tmp_path / "package")
+    kernel, factor = root / f"src/{NAME}/kernel.py", root / f"src/{NAME}/factor.txt"
+    text = kernel.read_text()
+    head = "from pathlib import Path\n\nimport tilelang\n"
+    text = text.replace("import tilelang\n", head, 1).replace(
+        "\npass_configs", '\nFACTOR = float(Path(__file__).with_name("factor.txt").read_text())\npass_configs', 1
+    )
+    kernel.write_text(text.replace("+ b_ub[i, j]", "+ b_ub[i, j] * FACTOR"))
+    for value, status in (("1.0", "passed"), ("2.0", "failed")):
+        factor.write_text(value)
+        rungs = {rung["rung"]: rung for rung in json.loads(run_harness(root, "check", "--json").stdout)["rungs"]}
+        assert rungs["simulated"]["status"] == status, rungs
 
 
 def test_wrong_numbers_fail_at_simulated(broken: Callable[..., dict[str, Any]]) -> None:

@@ -98,3 +98,17 @@ def test_boundary_alone_decides_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, "--level", "boundary")
     assert done.returncode == 0
     assert "Test Passed!" not in done.stdout
+
+
+@pytest.mark.parametrize("cases", ["[]", "[pytest.param(0, marks=pytest.mark.nightly)]"])
+def test_without_a_case_of_level_0_nothing_is_passed(tmp_path: Path, cases: str) -> None:
+    (tmp_path / "test_gate.py").write_text(
+        f"import pytest\n@pytest.mark.l0\n@pytest.mark.parametrize('case', {cases})\ndef test_l0(case): pass\n"
+        "@pytest.mark.l2\ndef test_l2(): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "harness.pytest_plugin", "-p", "no:cacheprovider"]
+    environment = os.environ | {"PYTHONPATH": str(repository.ROOT / "template")}
+    for extra, expected in (([], 4), (["--level", "l2"], 0)):
+        done = subprocess.run([*command, *extra], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == expected, done.stdout
+        assert ("no case of level 0 that would run" in done.stderr) == bool(expected)

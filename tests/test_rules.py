@@ -22,6 +22,7 @@ from rich.console import Console
 
 import repository
 import rule_kernels
+from conftest import run_harness
 from harness import project as projects
 from harness.budget import Use
 from harness.compiler.client import Request, find_compiler
@@ -566,3 +567,14 @@ def assert_clean(root: Path) -> None:
     context = replace(context_of(projects.load(root)), catalog=rule_kernels.context("vector").catalog)
     found = check_project(root, context)
     assert found == [], "\n".join(f"{f.path.name}:{f.line}: {f.rule} {f.message}" for f in found)
+
+
+def test_a_form_of_the_rules_climbs_no_ladder(package: Callable[..., Path], tmp_path: Path) -> None:
+    root = Path(shutil.copytree(package(kernel_name=repository.NAME), tmp_path / "package"))
+    both = run_harness(root, "check", "--format", "github", "--require", "simulated")
+    assert (both.returncode, both.stdout) == (3, "")
+    assert "leave out --require" in both.stderr
+    (root / f"src/{repository.NAME}/kernel.py").unlink()
+    gone = run_harness(root, "check", "--format", "json")
+    assert gone.returncode == 1
+    assert "TLA001" in gone.stdout

@@ -29,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
+    alone = {"--json": arguments.json, "--require": arguments.require, "--case": arguments.case}
+    if arguments.format and (others := [name for name, given in alone.items() if given]):
+        print(
+            f"--format prints what the rules find and climbs no ladder: leave out {', '.join(others)}", file=sys.stderr
+        )
+        return USAGE
     project = projects.load()
     if arguments.fix or arguments.format:
         from harness.rules import cli

@@ -117,7 +117,7 @@ class Project:
             sys.path.insert(0, str(folder))
         try:
             module = importlib.import_module(name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a stray sys.exit(0) must not end a check as passed
             place = _place(error, folder)
             raise ProjectError(f"{place}: {type(error).__name__}: {error}") from error
         found = Path(module.__file__ or "")
@@ -162,7 +162,7 @@ def blamed(project: Project) -> Iterator[None]:
         yield
     except ProjectError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = _place(error, project.root).removeprefix(f"{project.root}/")
         raise ProjectError(f"{place}: {type(error).__name__}: {error}") from error
 
@@ -181,5 +181,5 @@ def load(root: Path | None = None) -> Project:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         return Project(root=root, **data["project"], shape=data.get("shape", {}), block=data.get("block", {}))
-    except (OSError, KeyError, TypeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:  # also not UTF-8, not TOML
         raise ProjectError(f"{path}: {type(error).__name__}: {error}; `copier recopy` restores it") from error

@@ -87,6 +87,10 @@ class Spec:
     tolerance: str = "default"
 
     def __post_init__(self) -> None:
+        for name, kind in (("cases", Case), ("errors", ErrorCase)):
+            rows = getattr(self, name)
+            if not isinstance(rows, tuple | list) or not all(isinstance(row, kind) for row in rows):
+                raise TypeError(f"tests/spec.py: Spec.{name} must be a tuple of {kind.__name__}(…)")
         names = [case.name for case in self.cases] + [error.name for error in self.errors]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -139,9 +139,9 @@ class Compiler:
         """
         source = _read(request.path)
         arguments = _plain(request)
-        key = digest(
-            process.sources(), self.identity().key, source, request.factory, arguments, request.target, request.platform
-        )
+        read = _mentioned(request.path, source)
+        what = (request.factory, arguments, request.target, request.platform)
+        key = digest(process.sources(), self.identity().key, source, *([read] if read else []), *what)
         if (answer := self._cache.get(key)) is not None:
             with contextlib.suppress(KeyError, TypeError):  # damaged
                 return Lowered.from_answer(request, answer, cached=True)
@@ -218,9 +218,19 @@ class Compiler:
         return CompilerError(kind, f"{where}: {message}{last}", cause=advice, log=log)
 
 
+def _mentioned(path: Path, source: str) -> dict[str, str]:
+    """Contents of the files beside a kernel that its text names: what it may read while it is traced."""
+    found = {}
+    for file in sorted(path.parent.iterdir()):
+        if file.name in source and file != path and file.is_file():
+            with contextlib.suppress(OSError):
+                found[file.name] = digest(file.read_bytes().hex())
+    return found
+
+
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # editors on some systems put a mark in front
     except (OSError, UnicodeDecodeError) as error:
         raise CompilerError("python", f"cannot be read: {error}", file=path) from error
 

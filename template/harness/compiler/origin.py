@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.compiler.cache import digest, user_cache, write_atomically
+from harness.compiler.errors import CompilerError
 
 REMEMBERED = 3600.0  # seconds that a compiler on another machine is taken to be unchanged
 HEADERS = ("src", "3rdparty/pto-isa", "VERSION")
@@ -112,7 +113,11 @@ def candidates(*, install: bool = False) -> Iterator[Origin]:
         install: Install the managed toolchain when its turn comes and it is not there.
     """
     if line := os.environ.get("TILELANG_PYTHON", "").strip():
-        yield Origin("TILELANG_PYTHON", _program(shlex.split(line)), _environment())
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            raise CompilerError("unavailable", f"TILELANG_PYTHON={line} is no command line: {error}") from error
+        yield Origin("TILELANG_PYTHON", _program(words), _environment())
         return
     if importlib.util.find_spec("tilelang") is not None:
         yield Origin("interpreter", (sys.executable,), _environment())

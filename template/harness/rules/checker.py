@@ -134,6 +134,9 @@ def check_project(root: Path, context: Context) -> list[Finding]:
     """Findings in a whole package: its kernel files and its folder."""
     findings = check_folder(root)
     conflicts = {finding.path for finding in findings if finding.rule == "TLA701"}
+    if not list((root / "src").glob("*/kernel.py")):
+        hit = Hit(1, "no kernel.py in it", "the kernel belongs in src/<package>/kernel.py")
+        findings.append(finding("TLA001", root / "src", hit))
     for path in sorted((root / "src").rglob("*.py")):
         if path.name.startswith("kernel") and path not in conflicts:
             findings += check_source(path, context)
