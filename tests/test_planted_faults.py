@@ -105,6 +105,15 @@ FAULTS = (
         "pass",
         UNINITIALISED,
     ),
+    Fault(
+        "maximum starts at zero",
+        "vector/softmax",
+        ROWS,
+        "T.tile.fill(row_max, T.min_value(accum_dtype))",
+        "T.tile.fill(row_max, 0.0)",
+        r"NaN|wrong",
+        "low",
+    ),
     Fault("sum not rescaled", "vector/softmax", ROWS, "T.tile.mul(row_sum, row_sum, row_max)", "pass", WRONG),
     Fault(
         "output not rescaled",
