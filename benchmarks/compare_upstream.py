@@ -327,6 +327,15 @@ READING = """
   digits where the mean is large.
 - `vector/add`: smaller tiles, so more loads; both are bound by the memory's bandwidth.
 - `cv_fusion/matmul_bias_gelu`: upstream's nearest example adds a matrix; ours adds a bias and computes GELU.
+- `flash_attention/forward`, `mixed/flash_attention`: synchronisation is automatic, or nearly, and scores travel in
+  float32. In `forward` the vector cores' loads (MTE2) are exposed: a tile of 128 columns arrives as two chunks of 64,
+  the width at which a value per row can be applied on both backends, and the compiler puts a barrier between two copies
+  into one buffer, so each chunk shows its whole latency (four loads, about 1.5 µs per block of keys). A buffer per
+  chunk would avoid that, but AUTO_CV_SYNC wants as many copies of a workspace on one side as on the other. `mixed` has
+  flags of its own and splits the buffer; it waits for the cube core, whose products each wait for a load into L1 (about
+  1 µs per product, two per block). Upstream's example rounds scores and partial outputs to half precision, which halves
+  those tiles, takes two blocks of keys per trip, float16, head_dim 128 and lengths that fill whole pipelines only, and
+  has no mask. `expert`, with float32 scores and all flags by hand, is level at 1024 keys and 9 % faster at 4096.
 - GEMMs: twice upstream's L1, for twice the depth of K in a load; half of the loads.
 """
 
