@@ -56,6 +56,7 @@ def test_climbs_to_simulated(package: Package, lower: Lower, starter: Starter) -
     rungs = climb(package(**starter.answers), "--require", "simulated", ahead=lower)
     assert [name for name in ("parsed", "conventions", "lowered", "budget") if rungs[name]["status"] != "passed"] == []
     assert rungs["lowered"]["data"]["compiler"]
+    assert ("NOT proved" in rungs["race_free"]["summary"]) == (starter.scenario == "expert")
 
 
 @pytest.mark.parametrize("starter", OPERATORS, ids=str)
