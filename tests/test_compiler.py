@@ -166,9 +166,10 @@ def test_broken_kernel(
     assert str(error).startswith(f"{request.path}:{line}: " if line else f"{request.path}: ")
 
 
-def test_overflow_is_explained_with_figures(uncached: Compiler, write: Callable[..., Request]) -> None:
+@pytest.mark.parametrize("function", ["alloc_ub", "alloc_shared"])
+def test_overflow_is_explained_with_figures(uncached: Compiler, write: Callable[..., Request], function: str) -> None:
     with pytest.raises(CompilerError) as caught:
-        uncached.lower(write("T.alloc_ub((block_M // 2, N)", "T.alloc_ub((block_M * 32, N)"))
+        uncached.lower(write("T.alloc_ub((block_M // 2, N)", f"T.{function}((block_M * 32, N)"))
     assert caught.value.kind == "crash"
     assert "SIGSEGV while lowering kernel() for pto on A2" in caught.value.message
     assert "do not fit the on-chip memory" in caught.value.cause

@@ -103,11 +103,11 @@ def _meaning(message: str) -> str:
 def _demand(allocations: Iterable[Mapping[str, Any]], platform: str) -> str:
     """What a traced kernel asks for, a line per memory: sum, what the platform has, the largest buffers."""
     text, allocations = "", list(allocations)
-    # Without work for the cube core all of alloc_shared is UB.
-    vector = not any(buffer["scope"].startswith("wmma.") for buffer in allocations)
-    scopes = {"shared.dyn" if vector else "": "shared"}
-    for scope, (memory, functions) in SCOPES.items():
-        mine = (b for b in allocations if scopes.get(b["scope"], b["scope"]) == scope)
+    known, alias = dict(SCOPES), {}
+    if not any(buffer["scope"].startswith("wmma.") for buffer in allocations):  # no cube core: alloc_shared is UB
+        known["shared"], alias = ("UB", "alloc_ub, alloc_shared"), {"shared.dyn": "shared"}
+    for scope, (memory, functions) in known.items():
+        mine = (b for b in allocations if alias.get(b["scope"], b["scope"]) == scope)
         found = sorted(mine, key=lambda buffer: -buffer["bytes"])
         if found:
             listed = ", ".join(f"{buffer['name']} {buffer['bytes']:,}" for buffer in found[:6])
