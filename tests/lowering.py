@@ -36,13 +36,17 @@ def ahead(
 
 @contextlib.contextmanager
 def foreign_modules() -> Iterator[None]:
-    """What is imported within is forgotten afterwards: packages and specs bear the same names."""
-    path, modules = list(sys.path), set(sys.modules)
+    """Packages and specs bear the same names: none is there at the beginning, and what is imported is forgotten."""
+    path = list(sys.path)
+    _forget()
     importlib.invalidate_caches()
     try:
         yield
     finally:
         sys.path[:] = path
-        for name in set(sys.modules) - modules:
-            if name.split(".")[0] in (repository.NAME, "spec"):
-                del sys.modules[name]
+        _forget()
+
+
+def _forget() -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] in (repository.NAME, "spec")]:
+        del sys.modules[name]
