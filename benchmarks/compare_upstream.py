@@ -337,6 +337,13 @@ READING = """
   those tiles, takes two blocks of keys per trip, float16, head_dim 128 and lengths that fill whole pipelines only, and
   has no mask. `expert`, with float32 scores and all flags by hand, is level at 1024 keys and 9 % faster at 4096.
 - GEMMs: twice upstream's L1, for twice the depth of K in a load; half of the loads.
+
+## Why the starters are right where upstream's kernels are not
+
+`elementwise_add`, `gemm_developer`, `matmul_add` and `example_gemm` round their grids down (`N // block_N`): what lies
+behind the last full block is never written. `example_gemm_intrinsic` refuses such sizes, its persistent form writes past
+the end of a row of blocks, and `example_reduce_min` past the end of the Unified Buffer. The starters round up
+(`T.ceildiv`), let copies cut at the edge of a tensor, and take long rows tile by tile.
 """
 
 
