@@ -341,8 +341,8 @@ READING = """
 ## Why the starters are right where upstream's kernels are not
 
 `elementwise_add`, `gemm_developer`, `matmul_add` and `example_gemm` round their grids down (`N // block_N`): what lies
-behind the last full block is never written. `example_gemm_intrinsic` refuses such sizes, its persistent form writes past
-the end of a row of blocks, and `example_reduce_min` past the end of the Unified Buffer. The starters round up
+behind the last full block is never written. `example_gemm_intrinsic` refuses such sizes, its persistent form writes
+past the end of a tensor, and `example_reduce_min` past the end of the Unified Buffer. The starters round up
 (`T.ceildiv`), let copies cut at the edge of a tensor, and take long rows tile by tile.
 """
 
