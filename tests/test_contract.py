@@ -20,6 +20,7 @@ from jinja2 import TemplateSyntaxError, nodes
 
 import repository
 import tables
+import verified
 from repository import ROOT
 
 pytestmark = pytest.mark.contract
@@ -355,3 +356,15 @@ def test_no_machine_paths() -> None:
             continue
         found += [f"{path}: {match}" for match in pattern.findall(text)]
     assert found == []
+
+
+def test_the_table_of_what_starters_compute_has_every_starter() -> None:
+    text = (repository.ROOT / "README.md").read_text(encoding="utf-8").partition(verified.BEGIN)[2]
+    rows = [row.replace("`", "").split(" | ") for row in text.partition(verified.END)[0].splitlines()[2:]]
+    found = {(row[0].removeprefix("| "), row[1], row[2], row[3]) for row in rows}
+    records = repository.catalog()["operators"]
+    assert found == {
+        (starter.scenario, starter.operator, starter.dtype, exchange)
+        for starter in repository.starters()
+        for exchange in records[starter.scenario][starter.operator].get("cv_exchange", ["–"])
+    }
