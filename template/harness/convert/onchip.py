@@ -151,14 +151,8 @@ class _OnChip:
             if buffer.memory != "UB":
                 continue
             first = buffer.shape_nodes[0] if buffer.shape_nodes else None
-            node = first
-            followed: set[str] = set()  # a name may be bound to itself
-            while isinstance(node, ast.Name) and node.id not in followed:
-                followed.add(node.id)
-                bound, _, is_default = self.kernel.scope.lookup(node.id)
-                if bound is None or is_default:
-                    break
-                node = bound
+            parts = self.kernel.scope.behind(first) if first is not None else ()
+            node = next((part for part in parts if not isinstance(part, ast.Name)), None)
             two = isinstance(node, ast.BinOp) and Trial(self.module, self.kernel.scope)(node.right) == 2
             if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.FloorDiv) or not two:
                 raise Unsure(f"the rows of {buffer.name} are not half of a block")

@@ -278,14 +278,9 @@ def workspace_slot(view: View) -> Iterator[Hit]:
             yield Hit(parameter.node, message, "give it as many slots as the grid has cores")
 
 
-def _names(view: View, node: ast.expr, depth: int = 0) -> set[str]:
+def _names(view: View, node: ast.expr) -> set[str]:
     """Names that an expression rests on, also behind names."""
-    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    for name in list(found) if depth < 5 else ():
-        bound, _, is_default = view.kernel.scope.lookup(name)
-        if bound is not None and not is_default:
-            found |= _names(view, bound, depth + 1)
-    return found
+    return {part.id for part in view.kernel.scope.behind(node) if isinstance(part, ast.Name)}
 
 
 def _first_index(node: ast.expr) -> ast.expr | None:
@@ -368,12 +363,8 @@ def grid_drops_tail(view: View) -> Iterator[Hit]:
             yield Hit(division, message, f"write {text}", (replace(division, text),))
 
 
-def _divisions(view: View, node: ast.expr, depth: int = 0) -> Iterator[ast.BinOp]:
+def _divisions(view: View, node: ast.expr) -> Iterator[ast.BinOp]:
     """Floor divisions in an extent, also behind names."""
-    for part in ast.walk(node):
+    for part in view.kernel.scope.behind(node):
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.FloorDiv):
             yield part
-        elif isinstance(part, ast.Name) and depth < 5:
-            bound, _, is_default = view.kernel.scope.lookup(part.id)
-            if bound is not None and not is_default:
-                yield from _divisions(view, bound, depth + 1)

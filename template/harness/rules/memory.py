@@ -331,15 +331,9 @@ def _runs_past(view: View, loop: Frame, tensor: ast.expr) -> bool:
         return False
     last = tensor.slice.elts[-1] if isinstance(tensor.slice, ast.Tuple) else tensor.slice
     used = {n.id for n in ast.walk(last) if isinstance(n, ast.Name)}
-    pending, rounds_up = [loop.node.iter], False
-    followed: set[str] = set()  # a name may be bound to an expression of itself
-    while pending:
-        for part in ast.walk(pending.pop()):
-            if isinstance(part, ast.Call) and view.module.resolve(part.func) == "T.ceildiv":
-                values = [view.exact(argument) for argument in part.args]
-                rounds_up |= not (all(isinstance(v, int) and v for v in values) and values[0] % values[1] == 0)
-            elif isinstance(part, ast.Name) and part.id not in followed:
-                followed.add(part.id)
-                bound, _, is_default = view.kernel.scope.lookup(part.id)
-                pending += [bound] if bound is not None and not is_default else []
+    rounds_up = False
+    for part in view.kernel.scope.behind(loop.node.iter):
+        if isinstance(part, ast.Call) and view.module.resolve(part.func) == "T.ceildiv":
+            values = [view.exact(argument) for argument in part.args]
+            rounds_up |= not (all(isinstance(v, int) and v for v in values) and values[0] % values[1] == 0)
     return rounds_up and bool(used & set(loop.targets))

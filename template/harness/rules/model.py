@@ -84,6 +84,18 @@ class Scope:
             scope = scope.parent
         return None, self, False
 
+    def behind(self, node: ast.expr) -> Iterator[ast.expr]:
+        """The parts of an expression, also behind the names in it, but not behind defaults of parameters."""
+        pending, followed = [node], set[str]()  # a name may be bound to an expression of itself
+        while pending:
+            for part in ast.walk(pending.pop()):
+                if isinstance(part, ast.expr):
+                    yield part
+                if isinstance(part, ast.Name) and part.id not in followed:
+                    followed.add(part.id)
+                    bound, _, is_default = self.lookup(part.id)
+                    pending += [bound] if bound is not None and not is_default else []
+
 
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda a, b: a + b,
