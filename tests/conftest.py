@@ -21,7 +21,7 @@ import harness.catalog
 import lowering
 import projects
 import repository
-from harness.compiler.client import find_compiler
+from harness.compiler.client import Compiler, find_compiler
 
 _scratch = tempfile.TemporaryDirectory(prefix="template-tests-")
 
@@ -128,10 +128,16 @@ Lower = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
-def lower(compiler: None) -> Iterator[Lower]:
-    """`lowering.ahead`, with a compiler for the whole session."""
-    with find_compiler() as opened:
-        yield functools.partial(lowering.ahead, opened)
+def opened(compiler: None) -> Iterator[Compiler]:
+    """One compiler for the whole session: it takes seconds to start."""
+    with find_compiler() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def lower(opened: Compiler) -> Lower:
+    """`lowering.ahead` with the session's compiler."""
+    return functools.partial(lowering.ahead, opened)
 
 
 def run_harness(

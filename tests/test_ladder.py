@@ -17,7 +17,7 @@ import harness.project
 import lowering
 import repository
 from conftest import Lower, run_harness
-from harness.compiler.client import find_compiler
+from harness.compiler.client import Compiler
 from harness.execution import VirtualDevice, make_inputs
 from harness.spec import Case
 from repository import NAME, Starter
@@ -97,15 +97,15 @@ ROWS = [starter for starter in OPERATORS if starter.scenario == "vector" or str(
 
 
 @pytest.mark.parametrize("starter", ROWS, ids=str)
-def test_leading_dimensions_become_rows(package: Package, starter: Starter) -> None:
+def test_leading_dimensions_become_rows(package: Package, opened: Compiler, starter: Starter) -> None:
     """The host function takes [..., N]; its kernel sees [M, N]."""
-    with lowering.foreign_modules(), find_compiler() as compiler:
+    with lowering.foreign_modules():
         project = harness.project.load(package(**starter.answers))
         spec = project.spec()
         shape = {"M": 6, "N": 64}
         inputs = make_inputs(spec, Case(name="rows", level="l1", shape=shape))
         stacked = [array.reshape(2, 3, 64) if array.shape == (6, 64) else array for array in inputs]
-        (got,) = VirtualDevice(project, compiler).run(stacked, {})
+        (got,) = VirtualDevice(project, opened).run(stacked, {})
         expected = project.reference()(*inputs)
     assert got.shape == (2, 3, *expected.shape[1:])
     np.testing.assert_allclose(got.reshape(expected.shape).astype(np.float64), expected, rtol=0.01, atol=0.01)

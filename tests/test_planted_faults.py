@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,13 @@ from typing import Any
 import pytest
 
 from harness import project as projects
-from harness.compiler.client import Compiler, Request, find_compiler
+from harness.compiler.client import Compiler, Request
 from harness.execution import run_case
 from harness.project import Project
 from harness.spec import Array, Case
 from harness.vnpu.build import build
 from harness.vnpu.run import RunError, run
+from lowering import foreign_modules
 
 pytestmark = pytest.mark.negative
 
@@ -178,34 +177,24 @@ class Planted:
         return run(build(self.compiler.lower(request), self.compiler.package), inputs, time_limit=60).outputs
 
 
-@pytest.fixture(scope="module")
-def lowering(compiler: None) -> Iterator[Compiler]:
-    with find_compiler() as found:
-        yield found
-
-
 @pytest.fixture
-def judge(
-    package: Callable[..., Path], lowering: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Fault, bool], str]:
+def judge(package: Callable[..., Path], opened: Compiler, tmp_path: Path) -> Callable[[Fault, bool], str]:
     """Runs the fault's problem with or without the fault; returns the report, empty when the numbers are right."""
 
     def make(fault: Fault, planted: bool) -> str:
         scenario, operator = fault.starter.split("/")
         name = f"planted_{operator}"
         project = projects.load(package(kernel_name=name, scenario=scenario, operator=operator))
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        monkeypatch.delitem(sys.modules, "spec", raising=False)
-        importlib.invalidate_caches()
         kernel = tmp_path / "kernel.py"
         text = project.kernel.read_text()
         assert text.count(fault.old) >= 1, f"{fault.starter} no longer contains {fault.old!r}"
         kernel.write_text(text.replace(fault.old, fault.new, 1) if planted else text)
         case = Case(name="planted", level="l1", shape=fault.shape, fill=fault.fill)
-        try:
-            return run_case(project, project.spec(), case, Planted(project, kernel, lowering)).report
-        except RunError as error:
-            return str(error)
+        with foreign_modules():
+            try:
+                return run_case(project, project.spec(), case, Planted(project, kernel, opened)).report
+            except RunError as error:
+                return str(error)
 
     return make
 

@@ -11,7 +11,7 @@ def run() -> int:
 
         return main()
     except SyntaxError:
-        places = list(conflicts(Path(__file__).parent))
+        places = conflicts(Path(__file__).parent)
         if not places:
             raise
         print("\n".join(places), file=sys.stderr)

@@ -76,13 +76,10 @@ class Runner:
             AssertionError: Wrong numbers, with a report of where.
         """
         __tracebackhide__ = True
-        missing_golden = ""
         try:
             self.project.reference()
-        except GoldenMissing as missing:
-            missing_golden = str(missing)
-        if missing_golden:  # said whether or not there is a device
-            pytest.fail(missing_golden, pytrace=False)
+        except GoldenMissing as missing:  # said whether or not there is a device
+            pytest.fail(str(missing), pytrace=False)
         device = self.device
         try:
             outcome = run_case(self.project, self.spec, case, device, gate_name=self.gate)

@@ -139,9 +139,9 @@ class Compiler:
         """
         source = _read(request.path)
         arguments = _plain(request)
-        read = _mentioned(request.path, source)
+        text = (source, _mentioned(request.path, source))
         what = (request.factory, arguments, request.target, request.platform)
-        key = digest(process.sources(), self.identity().key, source, *([read] if read else []), *what)
+        key = digest(process.sources(), self.identity().key, *text, *what)
         if (answer := self._cache.get(key)) is not None:
             with contextlib.suppress(KeyError, TypeError):  # damaged
                 return Lowered.from_answer(request, answer, cached=True)
