@@ -7,9 +7,7 @@ Takes half an hour from cold on two cores. Needs the compiler (`python -m harnes
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,9 +16,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "template"))
 
 import harness.catalog
+import harness.project
 import lowering
 import repository
 from harness.compiler.client import Compiler, find_compiler
+from harness.ladder import Ladder
 from harness.spec import Case
 from tables import table
 
@@ -28,16 +28,6 @@ TARGET = repository.ROOT / "README.md"
 BEGIN, END = "<!-- written by tests/verified.py -->\n", "<!-- end of what starters compute -->"
 HEAD = ("scenario", "operator", "inputs", "exchange", "cases", "largest absolute error", "output of")
 LEVELS = ("l0", "l1")
-CLIMB = f"""
-import json
-from harness import project
-from harness.ladder import Ladder
-ladder = Ladder(project.load(), select=lambda case: case.level in {LEVELS} and not case.nightly)
-rungs = {{rung.name: rung for rung in ladder.climb()}}
-rung = rungs["simulated"]
-failed = [r.name + ": " + r.summary for r in rungs.values() if r.status == "failed"]
-print(json.dumps({{"status": rung.status, "failed": failed, "cases": rung.data.get("cases", {{}})}}))
-"""
 
 
 def is_shown(case: Case) -> bool:
@@ -47,11 +37,11 @@ def is_shown(case: Case) -> bool:
 def measure(package: Path, compiler: Compiler) -> dict[str, Any]:
     """Climbs one package; returns the status and the cases of ``simulated``."""
     lowering.ahead(compiler, package, is_shown)
-    done = subprocess.run([sys.executable, "-c", CLIMB], cwd=package, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{package}: {done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    with lowering.foreign_modules():
+        rungs = {rung.name: rung for rung in Ladder(harness.project.load(package), select=is_shown).climb()}
+    failed = [f"{rung.name}: {rung.summary}" for rung in rungs.values() if rung.status == "failed"]
+    simulated = rungs["simulated"]
+    return {"status": simulated.status, "failed": failed, "cases": simulated.data.get("cases", {})}
 
 
 def main() -> int:
